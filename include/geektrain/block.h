@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Blocks: the unit of pipeline placement, of ZeRO gather/release and of activation recomputation.
+ *
+ * A model is an array of blocks; each takes the activation of the one before to the next. A block is
+ * a table of functions and whatever state its author needs; the built-in ones (model.h) and yours
+ * are made of the same table. What a block must do:
+ *
+ *   declare   name its parameters with *global* shapes; say which axis tensor parallelism cuts
+ *   plan      say, for a given input shape, its output shape, which tensors it saves for the backward
+ *             pass, and what scratch it needs. Called before any memory exists, with no data: the
+ *             engine allocates exactly that, once, and steps allocate nothing
+ *   forward   out = f(in), filling the saved tensors
+ *   backward  din from dout, and gradients *added* to the gradient tensors
+ *
+ * The engine calls them with every parameter gathered, wherever ZeRO keeps it, in any order that the
+ * pipeline schedule asks for; `saved` belongs to one microbatch. Blocks only enqueue operations:
+ * they never look into tensors on the host.
+ */
+#ifndef GEEKTRAIN_BLOCK_H
+#define GEEKTRAIN_BLOCK_H
+
+#include <geektrain/comm.h>
+#include <geektrain/mesh.h>
+#include <geektrain/ops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define GT_MAX_PORTS 4 /* tensors in an activation bundle */
+#define GT_PARAM_NAME_MAX 96
+
+typedef struct gt_block gt_block;
+typedef struct gt_param_list gt_param_list;
+typedef struct gt_plan gt_plan;
+typedef struct gt_saved gt_saved;
+
+/* ---- parameters ------------------------------------------------------------------------------- */
+typedef struct gt_param {
+    const char *name;  /* within the block: "attn.qkv.weight"; the engine prefixes the block's name  */
+    int ndim;
+    int64_t shape[4];  /* global                                                                    */
+    int tp_axis;       /* axis cut over the tensor-parallel ranks, or GT_REPLICATED                  */
+    int64_t tp_unit;   /* that axis is cut in whole multiples of it (head size); 0 = 1               */
+    gt_init_kind init;
+    float mean, std;   /* initial values: constant mean / normal / uniform                          */
+    bool no_decay;     /* weight decay does not apply. Norms and biases should set it                */
+    bool frozen;       /* no gradient, no update                                                    */
+    bool sequence_partial; /* replicated over tp, but under sequence parallelism each tp rank sees
+                          only its rows: its gradient is summed over tp once (norms, biases)        */
+    const char *tied_to; /* full name of the parameter ("embed.tokens") whose memory this is         */
+} gt_param;
+#define GT_REPLICATED (-1)
+
+/* Declares a parameter; its index is the number of declarations before it. The engine gives the
+ * tensor as step->params[index], cut for this rank: axis tp_axis has gt_split_count(shape/unit, tp,
+ * tp_rank)*unit elements, beginning at gt_split_first(...)*unit. */
+GT_API gt_status gt_param_add(gt_param_list *list, const gt_param *param);
+
+/* ---- planning --------------------------------------------------------------------------------- */
+typedef struct gt_shape {
+    gt_dtype dtype;
+    int ndim;
+    int64_t dims[GT_MAX_DIMS];
+} gt_shape;
+
+/* What a block learns when it plans; the same values hold in every call of forward and backward. */
+typedef struct gt_layout {
+    gt_dtype dtype;    /* of activations and parameters                                             */
+    int64_t batch;     /* samples per microbatch                                                    */
+    int64_t seq;       /* tokens per sample, of the whole sequence                                   */
+    int64_t seq_local; /* tokens per sample on this context-parallel rank                            */
+    int64_t rows;      /* rows of the activation here: batch*seq_local, or this rank's share of them
+                          under sequence parallelism                                                */
+    int64_t row_first; /* first of those rows                                                       */
+    int tp_rank, tp_size, cp_rank, cp_size;
+    bool sequence_parallel;
+    bool split_backward; /* backward will be called in two parts: input, later weight               */
+} gt_layout;
+
+GT_API const gt_layout *gt_plan_layout(const gt_plan *plan);
+/* Input tensors, in port order. */
+GT_API int gt_plan_inputs(const gt_plan *plan);
+GT_API const gt_shape *gt_plan_input(const gt_plan *plan, int port);
+/* Declares an output (ports in order, at most GT_MAX_PORTS), a saved tensor (index in order), or a
+ * workspace tensor (index in order; contents last only for one call of forward or backward). */
+GT_API gt_status gt_plan_output(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims);
+GT_API gt_status gt_plan_save(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims);
+GT_API gt_status gt_plan_workspace(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims);
+/* Multiply-add counted as two, forward pass of one microbatch on this rank: for balance, MFU. */
+GT_API void gt_plan_flops(gt_plan *plan, double forward_flops);
+
+/* ---- running ---------------------------------------------------------------------------------- */
+/* What one call of forward or backward works with. */
+typedef struct gt_step {
+    gt_context *ctx;
+    gt_stream *stream;        /* enqueue here                                                       */
+    const gt_layout *layout;
+    const gt_mesh *mesh;      /* NULL when run without one                                          */
+    gt_comm *tp, *cp;         /* NULL when their size is 1                                          */
+    const gt_tensor *params;  /* [declared] parameters, gathered                                    */
+    gt_tensor *grads;         /* [declared] add gradients here; data NULL where frozen or not wanted */
+    gt_tensor *workspace;     /* [planned]                                                          */
+    const gt_tensor *tokens;  /* i32 [batch*seq_local]                                              */
+    const gt_tensor *targets; /* i32 [batch*seq_local]; loss blocks                                 */
+    const gt_tensor *rows;    /* i64 [batch*seq_local]: global row = sample*seq + position          */
+    const gt_tensor *positions; /* i64 [seq_local]                                                  */
+    gt_tensor *stats;         /* f64[2] += {sum of losses, valid tokens}; loss blocks                */
+    bool training;            /* dropout on; gradients will be asked for                            */
+    bool recomputing;         /* this forward repeats an earlier one                                */
+    uint64_t seed;
+    int block_index;          /* in the whole model; use block_index*16 + k as dropout site         */
+    float grad_scale;         /* loss blocks: d(loss sum) is multiplied by it                        */
+    int32_t ignore_index;
+    int64_t microbatch;
+} gt_step;
+
+/* The saved tensors of this microbatch, planned index. */
+GT_API gt_tensor *gt_saved_tensor(gt_saved *saved, int index);
+
+enum { GT_BACKWARD_INPUT = 1, GT_BACKWARD_WEIGHT = 2, GT_BACKWARD_BOTH = 3 };
+
+typedef struct gt_block_ops {
+    const char *type;
+    gt_status (*declare)(gt_block *block, gt_param_list *params);
+    gt_status (*plan)(gt_block *block, gt_plan *plan);
+    gt_status (*forward)(gt_block *block, const gt_step *step, const gt_tensor *in, gt_tensor *out,
+                         gt_saved *saved);
+    /* in is what forward got, dout the gradient of out; din is to be overwritten (data NULL for the
+     * first block). With parts INPUT only: din, and save what WEIGHT will need; WEIGHT only: the
+     * parameter gradients (din and dout are then not valid). BOTH: both. */
+    gt_status (*backward)(gt_block *block, const gt_step *step, const gt_tensor *in,
+                          const gt_tensor *dout, gt_tensor *din, gt_saved *saved, unsigned parts);
+    void (*destroy)(gt_block *block); /* frees block->state; may be NULL */
+    /* Loss blocks: the logits (f32 [V], whole vocabulary, on every tensor-parallel rank) of row `row`
+     * of the microbatch; for generation. May be NULL. */
+    gt_status (*logits)(gt_block *block, const gt_step *step, const gt_tensor *in, int64_t row,
+                        gt_tensor *out);
+    bool is_loss; /* last block: its forward computes stats and, when training, also every gradient it
+                     can (head and loss fused); its backward then hands over din; out has no ports */
+} gt_block_ops;
+
+struct gt_block {
+    const gt_block_ops *ops;
+    void *state;      /* the author's                                            */
+    char name[GT_PARAM_NAME_MAX]; /* "blocks.3": prefix of its parameters' names */
+};
+
+/* ---- models ----------------------------------------------------------------------------------- */
+typedef struct gt_model gt_model;
+GT_API gt_status gt_model_create(gt_model **out);
+/* Appends a block; the model owns `state` from here on, also on failure (ops->destroy frees it). */
+GT_API gt_status gt_model_add(gt_model *model, const char *name, const gt_block_ops *ops,
+                              void *state);
+GT_API int gt_model_blocks(const gt_model *model);
+GT_API gt_block *gt_model_block(gt_model *model, int index);
+GT_API void gt_model_destroy(gt_model **model);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libgeektrain: any layout gives the same training run.
+ *
+ * This header includes all others. Read them in this order:
+ *   status.h   error codes and sentences          context.h  device, streams, memory
+ *   tensor.h   views of memory                    ops.h      operations on tensors
+ *   comm.h     collectives                        mesh.h     the world as pp x dp x cp x tp
+ *   block.h    blocks of a model, yours too       model.h    GPT-2 and Llama blocks
+ *   zero.h     sharded state                      optim.h    learning rate, loss scaler
+ *   config.h   JSON configuration                 data.h     token files
+ *   trainer.h  the step engine
+ */
+#ifndef GEEKTRAIN_GEEKTRAIN_H
+#define GEEKTRAIN_GEEKTRAIN_H
+
+#include <geektrain/status.h>
+#include <geektrain/tensor.h>
+#include <geektrain/context.h>
+#include <geektrain/ops.h>
+#include <geektrain/comm.h>
+#include <geektrain/mesh.h>
+#include <geektrain/block.h>
+#include <geektrain/config.h>
+#include <geektrain/optim.h>
+#include <geektrain/data.h>
+#include <geektrain/model.h>
+#include <geektrain/zero.h>
+#include <geektrain/trainer.h>
+
+#endif

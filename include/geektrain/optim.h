@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Learning-rate schedules (pure) and the loss scaler, each usable alone.
+ */
+#ifndef GEEKTRAIN_OPTIM_H
+#define GEEKTRAIN_OPTIM_H
+
+#include <geektrain/config.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The rate used by applied update number `index`, from 0. optimizer_lr is what max_lr < 0 stands for.
+ * Never NaN or negative. Errors: GT_ERR_CONFIG for a schedule that makes no sense. */
+GT_API gt_status gt_lr_at(double *out, const gt_scheduler_config *schedule, double optimizer_lr,
+                          int64_t index);
+GT_API gt_status gt_lr_check(const gt_scheduler_config *schedule, double optimizer_lr);
+
+/* The factor by which gradients are clipped: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0
+ * (off) or infinite. */
+GT_API double gt_clip_factor(double norm, double max_norm);
+
+/* ---- loss scaler ------------------------------------------------------------------------------
+ * DeepSpeed's rules (docs/mixed-precision.md): a plain struct, no memory, copy it to save it. */
+typedef enum gt_scaler_event {
+    GT_SCALER_KEPT = 0,
+    GT_SCALER_GREW,
+    GT_SCALER_HELD,      /* overflow used up hysteresis, the scale stays             */
+    GT_SCALER_SHRANK,
+    GT_SCALER_AT_FLOOR,  /* overflow, but the scale is at its minimum already        */
+    GT_SCALER_AT_CAP     /* would have grown past the largest finite float           */
+} gt_scaler_event;
+
+typedef enum gt_scaler_rule {
+    GT_SCALER_DEEPSPEED = 0,
+    GT_SCALER_MEGATRON,  /* hysteresis refills on growth only, window counts from the overflow */
+    GT_SCALER_TORCH      /* no hysteresis                                                      */
+} gt_scaler_rule;
+
+typedef struct gt_loss_scaler {
+    double scale;
+    double min_scale;
+    int64_t window, iteration, last_overflow;
+    int hysteresis, hysteresis_left;
+    bool dynamic, consecutive;
+    gt_scaler_rule rule;
+} gt_loss_scaler;
+
+GT_API gt_status gt_loss_scaler_init(gt_loss_scaler *scaler, const gt_scaler_config *config);
+/* After a step: `overflow` as agreed by all ranks. Returns what happened to the scale. */
+GT_API gt_scaler_event gt_loss_scaler_update(gt_loss_scaler *scaler, bool overflow);
+GT_API const char *gt_scaler_event_name(gt_scaler_event event);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
