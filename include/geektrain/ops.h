@@ -58,6 +58,11 @@ GT_API gt_status gt_linear_backward(gt_context *ctx, gt_tensor *dx, gt_tensor *d
                                     const gt_tensor *dy, const gt_tensor *x, const gt_tensor *w,
                                     gt_stream *stream);
 
+/* db[C] += column sums of dy[N,C]; db f32 or dy's dtype; the order of summation does not depend on the
+ * number of threads. */
+GT_API gt_status gt_bias_grad(gt_context *ctx, gt_tensor *db, const gt_tensor *dy,
+                              gt_stream *stream);
+
 /* ---- norms ------------------------------------------------------------------------------------*/
 /* s = x + residual (residual, s optional together), y = (s - mean) rstd gamma + beta; x [N,C];
  * mean, rstd [N] f32 (optional). Ba et al. 2016. */
@@ -186,6 +191,25 @@ GT_API void gt_cross_entropy_params_init(gt_cross_entropy_params *params, size_t
 GT_API gt_status gt_cross_entropy(gt_context *ctx, gt_tensor *logits, gt_tensor *losses,
                                   gt_tensor *stats, const gt_tensor *targets,
                                   const gt_cross_entropy_params *params, gt_stream *stream);
+
+/* The same over a vocabulary shard: logits[N,Vlocal] are columns [first, first + Vlocal) of `vocab`
+ * (Vlocal may be 0). Three steps, between which the caller all-reduces over the ranks that share the
+ * vocabulary; then every rank has the same losses and stats, and its part of the gradient.
+ *   max f32 [N] = row maximum, -inf for an empty shard               -> all-reduce GT_MAX
+ *   sums f32 [3,N] = {sum exp(z - max), z_target - max where the target lies here, else 0,
+ *                     sum of (z - max)}                              -> all-reduce GT_SUM
+ *   logits become their gradient; losses, stats as gt_cross_entropy */
+GT_API gt_status gt_cross_entropy_max(gt_context *ctx, gt_tensor *max, const gt_tensor *logits,
+                                      gt_stream *stream);
+GT_API gt_status gt_cross_entropy_sums(gt_context *ctx, gt_tensor *sums, const gt_tensor *logits,
+                                       const gt_tensor *max, const gt_tensor *targets,
+                                       const gt_cross_entropy_params *params, int64_t first,
+                                       int64_t vocab, gt_stream *stream);
+GT_API gt_status gt_cross_entropy_grad(gt_context *ctx, gt_tensor *logits, gt_tensor *losses,
+                                       gt_tensor *stats, const gt_tensor *max,
+                                       const gt_tensor *sums, const gt_tensor *targets,
+                                       const gt_cross_entropy_params *params, int64_t first,
+                                       int64_t vocab, gt_stream *stream);
 
 /* ---- initial values ---------------------------------------------------------------------------*/
 typedef enum gt_init_kind { GT_INIT_CONSTANT = 0, GT_INIT_NORMAL, GT_INIT_UNIFORM } gt_init_kind;
