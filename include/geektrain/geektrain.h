@@ -9,7 +9,7 @@
  *   block.h    blocks of a model, yours too       model.h    GPT-2 and Llama blocks
  *   zero.h     sharded state                      optim.h    learning rate, loss scaler
  *   config.h   JSON configuration                 data.h     token files
- *   trainer.h  the step engine
+ *   pipeline.h schedules, executor                trainer.h  the step engine
  */
 #ifndef GEEKTRAIN_GEEKTRAIN_H
 #define GEEKTRAIN_GEEKTRAIN_H
@@ -25,6 +25,7 @@
 #include <geektrain/optim.h>
 #include <geektrain/data.h>
 #include <geektrain/model.h>
+#include <geektrain/pipeline.h>
 #include <geektrain/zero.h>
 #include <geektrain/trainer.h>
 
