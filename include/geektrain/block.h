@@ -30,6 +30,7 @@ extern "C" {
 
 #define GT_MAX_PORTS 4 /* tensors in an activation bundle */
 #define GT_PARAM_NAME_MAX 96
+#define GT_MAX_SECTIONS 4
 
 typedef struct gt_block gt_block;
 typedef struct gt_param_list gt_param_list;
@@ -43,6 +44,12 @@ typedef struct gt_param {
     int64_t shape[4];  /* global                                                                    */
     int tp_axis;       /* axis cut over the tensor-parallel ranks, or GT_REPLICATED                  */
     int64_t tp_unit;   /* that axis is cut in whole multiples of it (head size); 0 = 1               */
+    int sections;      /* 0 or 1: the axis is cut as one piece. More: axis 0 is a stack of so many
+                          parts, each cut on its own (q, k and v of a packed qkv; gate and up)       */
+    int64_t section[GT_MAX_SECTIONS]; /* their lengths; they add up to shape[tp_axis]               */
+    bool tp_share;     /* a section with fewer units than ranks (key/value heads) is not cut to
+                          nothing: rank r holds unit r*units/tp; ranks that share a unit are
+                          replicas, whose gradients the engine sums                                 */
     gt_init_kind init;
     float mean, std;   /* initial values: constant mean / normal / uniform                          */
     bool no_decay;     /* weight decay does not apply. Norms and biases should set it                */
@@ -54,8 +61,9 @@ typedef struct gt_param {
 #define GT_REPLICATED (-1)
 
 /* Declares a parameter; its index is the number of declarations before it. The engine gives the
- * tensor as step->params[index], cut for this rank: axis tp_axis has gt_split_count(shape/unit, tp,
- * tp_rank)*unit elements, beginning at gt_split_first(...)*unit. */
+ * tensor as step->params[index], cut for this rank: each section of axis tp_axis has
+ * gt_split_count(section/unit, tp, tp_rank)*unit elements, beginning at gt_split_first(...)*unit; the
+ * local tensor stacks the rank's pieces. */
 GT_API gt_status gt_param_add(gt_param_list *list, const gt_param *param);
 
 /* ---- planning --------------------------------------------------------------------------------- */
@@ -88,6 +96,10 @@ GT_API const gt_shape *gt_plan_input(const gt_plan *plan, int port);
 GT_API gt_status gt_plan_output(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims);
 GT_API gt_status gt_plan_save(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims);
 GT_API gt_status gt_plan_workspace(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims);
+/* Declares a constant tensor (index in order), whose values are copied from host memory now and are
+ * on the device whenever the block runs: tables computed once, such as rotary frequencies. */
+GT_API gt_status gt_plan_constant(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims,
+                                  const void *host);
 /* Multiply-add counted as two, forward pass of one microbatch on this rank: for balance, MFU. */
 GT_API void gt_plan_flops(gt_plan *plan, double forward_flops);
 
@@ -102,6 +114,7 @@ typedef struct gt_step {
     const gt_tensor *params;  /* [declared] parameters, gathered                                    */
     gt_tensor *grads;         /* [declared] add gradients here; data NULL where frozen or not wanted */
     gt_tensor *workspace;     /* [planned]                                                          */
+    const gt_tensor *constants; /* [planned]                                                        */
     const gt_tensor *tokens;  /* i32 [batch*seq_local]                                              */
     const gt_tensor *targets; /* i32 [batch*seq_local]; loss blocks                                 */
     const gt_tensor *rows;    /* i64 [batch*seq_local]: global row = sample*seq + position          */
