@@ -71,6 +71,9 @@ GT_API gt_status gt_event_record(gt_event *event, gt_stream *stream);
 GT_API gt_status gt_event_wait(gt_event *event, gt_stream *stream);
 /* Host-side: *done says whether the event's last record has completed (true if never recorded). */
 GT_API gt_status gt_event_query(gt_event *event, bool *done);
+/* Waits on the host for the event's last record; may be called from another thread than the
+ * context's. */
+GT_API gt_status gt_event_synchronize(gt_event *event);
 /* Waits on the host for one stream, or for all; late errors of enqueued operations surface here. */
 GT_API gt_status gt_stream_synchronize(gt_stream *stream);
 GT_API gt_status gt_context_synchronize(gt_context *ctx);

@@ -315,12 +315,14 @@ typedef struct gti_device gti_device; /* a backend's own state, one per context 
 typedef gt_status (*gti_op_fn)(gti_device *device, void *native, const void *args);
 
 /* A backend: how memory and streams are had, and one function per operation (NULL =
- * GT_ERR_UNSUPPORTED, answered by the dispatcher). */
+ * GT_ERR_UNSUPPORTED, answered by the dispatcher). host_address and the event functions may be called
+ * from any thread, the others by one thread at a time. */
 typedef struct gti_backend {
     const char *name;
     gt_device_type type;
     gt_status (*create)(gti_device **out, int index, int threads);
     void (*destroy)(gti_device *device);
+    int (*threads)(const gti_device *device); /* compute threads, at least 1 */
     gt_status (*alloc)(gti_device *device, void **out, size_t bytes);
     void (*free)(gti_device *device, void *pointer);
     /* The address at which code of this library on the host (comm threads) may touch device
@@ -341,7 +343,10 @@ typedef struct gti_backend {
                               size_t bytes); /* waits */
     gt_status (*copy_from_host)(gti_device *device, void *native, void *dst, const void *host,
                                 size_t bytes); /* host bytes are taken before it returns */
-    gti_op_fn ops[GTI_OP_COUNT];
+    /* Waits on the host, from any thread. */
+    gt_status (*event_synchronize)(gti_device *device, void *event);
+    /* One function per operation, GTI_OP_COUNT of them. */
+    const gti_op_fn *(*ops)(gti_device *device);
 } gti_backend;
 
 extern const gti_backend gti_backend_cpu;

@@ -6,7 +6,8 @@
 #include <geektrain/status.h>
 
 /* At the origin of an error: return GT_FAIL(GT_ERR_SHAPE, "gamma has %lld, want C=%lld", …); */
-#define GT_FAIL(status, ...) gti_fail((status), __VA_ARGS__)
+/* (The value is repeated so that the compiler sees which paths fail.) */
+#define GT_FAIL(status, ...) ((void)gti_fail((status), __VA_ARGS__), (gt_status)(status))
 
 /* Straight-line code passes a failing status on unchanged. */
 #define GT_TRY(call)                                                                               \
@@ -28,5 +29,7 @@ gt_status gti_fail(gt_status status, const char *format, ...)
 gt_status gti_fail_text(gt_status status, const char *text);
 
 #define GTI_ERROR_MAX 1024 /* bytes of a sentence with its terminator */
+/* Keeps the calling thread's sentence, which cleaning up might overwrite. */
+void gti_error_copy(char text[GTI_ERROR_MAX]);
 
 #endif

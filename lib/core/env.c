@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/env.h"
+
+#include <stdlib.h>
+
+static const char *const names[GTI_ENV_COUNT] = {
+    [GTI_ENV_ISA] = "GEEKTRAIN_ISA",
+    [GTI_ENV_GUARDED_DELAY] = "GEEKTRAIN_GUARDED_DELAY",
+};
+
+const char *gti_env(gti_env_name name)
+{
+    const char *value = getenv(names[name]);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The environment variables of the library; docs/environment.md is their table. */
+#ifndef GTI_CORE_ENV_H
+#define GTI_CORE_ENV_H
+
+#include <geektrain/status.h>
+
+typedef enum gti_env_name {
+    GTI_ENV_ISA = 0,       /* GEEKTRAIN_ISA: base, avx2 or avx512               */
+    GTI_ENV_GUARDED_DELAY, /* GEEKTRAIN_GUARDED_DELAY: microseconds, 0 for none */
+    GTI_ENV_COUNT
+} gti_env_name;
+
+/* The only place that reads the environment: the value, or NULL when unset or empty. */
+const char *gti_env(gti_env_name name);
+
+#endif
