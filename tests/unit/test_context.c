@@ -151,7 +151,8 @@ static void copies_and_events_on_cpu(void **state)
     gt_context *ctx = NULL;
     assert_int_equal(gt_context_create(&ctx, NULL), GT_OK);
     gt_tensor t;
-    assert_int_equal(gt_tensor_alloc(ctx, &t, GT_MEM_OTHER, GT_F32, 1, (const int64_t[]){3}), GT_OK);
+    assert_int_equal(gt_tensor_alloc(ctx, &t, GT_MEM_OTHER, GT_F32, 1, (const int64_t[]){3}),
+                     GT_OK);
     const float in[3] = {1, 2, 3};
     float out[3] = {0};
     gt_event *event = NULL;
