@@ -12,14 +12,23 @@ extern "C" {
 #endif
 
 /* The rate used by applied update number `index`, from 0. optimizer_lr is what max_lr < 0 stands for.
- * Never NaN or negative. Errors: GT_ERR_CONFIG for a schedule that makes no sense. */
+ * Never NaN or negative. DeepSpeed's formulas; with n = warmup_steps (1 counts as 2, 0: no warm-up):
+ *   warm-up  index < n: min_lr + (max - min_lr) * w, w = ln(index+1)/ln(n), or index/n when linear
+ *   decay    index >= n: min_lr + (max - min_lr) * (total - index) / (total - n), 0 share at the end
+ *   cosine   index < n: max * (warmup_min_ratio + w * (1 - warmup_min_ratio)); then
+ *            max * (r + (1 - r) * (1 + cos(pi (index-n+1)/(total-n)))/2), r = cos_min_ratio
+ *   wsd      max until total - decay_steps, then linear to min_lr at total
+ * and the last value after the end. Errors: GT_ERR_CONFIG for a schedule that makes no sense. */
 GT_API gt_status gt_lr_at(double *out, const gt_scheduler_config *schedule, double optimizer_lr,
                           int64_t index);
 GT_API gt_status gt_lr_check(const gt_scheduler_config *schedule, double optimizer_lr);
 
 /* The factor by which gradients are clipped: min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0
- * (off) or infinite. */
+ * (off) or infinite, or when gt_clip_check refuses it. A non-finite norm gives 0: no factor mends
+ * such gradients, skip the step. */
 GT_API double gt_clip_factor(double norm, double max_norm);
+/* GT_ERR_CONFIG when max_norm is NaN or negative. */
+GT_API gt_status gt_clip_check(double max_norm);
 
 /* ---- loss scaler ------------------------------------------------------------------------------
  * DeepSpeed's rules (docs/mixed-precision.md): a plain struct, no memory, copy it to save it. */
