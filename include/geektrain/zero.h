@@ -37,6 +37,7 @@ typedef struct gt_zero_tensor {
     float lr_scale, decay_scale; /* multiply lr and weight decay; decay_scale 0: no decay */
     bool frozen;
     double norm_weight;  /* this copy's share in the global norm: 1, or 0 for a replica  */
+    bool partial;        /* its gradient is first summed over params.model_comm           */
 } gt_zero_tensor;
 
 typedef struct gt_zero_params {
@@ -50,7 +51,8 @@ typedef struct gt_zero_params {
     int hpz_partition_size;        /* 0, 1: off                                                 */
     int64_t reduce_bucket_size;    /* stages 0, 1: units smaller than it are reduced together   */
     gt_offload offload_optimizer;
-    const char *offload_path;
+    const char *offload_path;   /* directory of the file; the file is unlinked at once           */
+    gt_comm *model_comm;        /* tensor-parallel group, or NULL: partial gradients, LAMB norms */
 } gt_zero_params;
 #define GT_ZERO_PARAMS_INIT {.struct_size = sizeof(gt_zero_params)}
 GT_API void gt_zero_params_init(gt_zero_params *params, size_t size);
@@ -59,20 +61,26 @@ GT_API void gt_zero_params_init(gt_zero_params *params, size_t size);
 GT_API gt_status gt_zero_create(gt_zero **out, gt_context *ctx, gt_comm *comm,
                                 const gt_zero_params *params);
 GT_API void gt_zero_destroy(gt_zero **zero);
-/* Adds a unit; *unit is its index. Names and sizes must agree across ranks (checked at allocate). */
+/* Adds a unit; *unit is its index. Names and sizes must agree across ranks (checked at allocate).
+ * tie: NULL, or a communicator over which the unit's gradients are summed as well (copies of a tied
+ * embedding on several pipeline stages). */
 GT_API gt_status gt_zero_add_unit(gt_zero *zero, const char *name, int count,
-                                  const gt_zero_tensor *tensors, int *unit);
+                                  const gt_zero_tensor *tensors, gt_comm *tie, int *unit);
 /* Allocates all state, collective. Parameters are zero until gt_zero_init_param or
  * gt_zero_load_param. */
 GT_API gt_status gt_zero_allocate(gt_zero *zero);
-/* Initial values, computed where they live, without communication. The params' shape fields are
- * those of gt_init. Not collective, but every rank must. */
-GT_API gt_status gt_zero_init_param(gt_zero *zero, int unit, int tensor,
-                                    const gt_init_params *init);
+/* Initial values of elements [first, first + count) of a tensor, computed where they live, without
+ * communication; init's offset counts from `first`, its other fields are those of gt_init. Not
+ * collective, but every rank must. */
+GT_API gt_status gt_zero_init_param(gt_zero *zero, int unit, int tensor, int64_t first,
+                                    int64_t count, const gt_init_params *init);
 /* Sets / reads the whole fp32 (master) value of one tensor from / to host memory of numel floats;
- * reading is collective. */
+ * reading is collective. After loading call gt_zero_publish. */
 GT_API gt_status gt_zero_load_param(gt_zero *zero, int unit, int tensor, const float *host);
 GT_API gt_status gt_zero_read_param(gt_zero *zero, int unit, int tensor, float *host);
+/* Reads the whole gradient of the step, summed over ranks, between gt_zero_finish and
+ * gt_zero_update. Collective. */
+GT_API gt_status gt_zero_read_grad(gt_zero *zero, int unit, int tensor, float *host);
 /* Publishes freshly initialised or loaded masters to the working parameters. Collective. */
 GT_API gt_status gt_zero_publish(gt_zero *zero);
 
