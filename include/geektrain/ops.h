@@ -245,6 +245,11 @@ typedef struct gt_adamw_params {
 GT_API gt_status gt_adamw(gt_context *ctx, gt_tensor *param, gt_tensor *master, gt_tensor *m,
                           gt_tensor *v, const gt_tensor *grad, const gt_adamw_params *params,
                           gt_stream *stream);
+/* Between an f32 master and its two halves (the bf16 param and the 16-bit remainder, GT_U8 [2n]). */
+GT_API gt_status gt_master_split(gt_context *ctx, gt_tensor *param, gt_tensor *remainder,
+                                 const gt_tensor *master, gt_stream *stream);
+GT_API gt_status gt_master_join(gt_context *ctx, gt_tensor *master, const gt_tensor *param,
+                                const gt_tensor *remainder, gt_stream *stream);
 typedef struct gt_sgd_params {
     size_t struct_size;
     float lr, momentum, dampening, weight_decay, grad_scale;

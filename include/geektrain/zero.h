@@ -37,6 +37,7 @@ typedef struct gt_zero_tensor {
     float lr_scale, decay_scale; /* multiply lr and weight decay; decay_scale 0: no decay */
     bool frozen;
     double norm_weight;  /* this copy's share in the global norm: 1, or 0 for a replica  */
+    int64_t replica_from; /* > 0: elements from here on are replicas, counted on another rank */
     bool partial;        /* its gradient is first summed over params.model_comm           */
 } gt_zero_tensor;
 

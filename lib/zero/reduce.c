@@ -262,7 +262,9 @@ gt_status gt_zero_norm(gt_zero *zero, gt_tensor *acc)
         for (int t = 0; t < u->count; t++) {
             struct zero_piece p =
                 gti_zero_piece(&u->tensors[t], zero->rank * u->shard, u->shard);
-            if (p.count == 0 || u->tensors[t].frozen) {
+            int64_t counted = u->tensors[t].counted - p.in_tensor;
+            p.count = counted < p.count ? counted : p.count;
+            if (p.count <= 0 || u->tensors[t].frozen) {
                 continue;
             }
             gt_tensor piece;

@@ -32,6 +32,7 @@ struct zero_pool {
 struct zero_tensor {
     char name[2 * GT_PARAM_NAME_MAX];
     int64_t numel, offset;
+    int64_t counted; /* leading elements that the norm counts */
     float lr_scale, decay_scale;
     bool frozen, partial;
     double norm_weight;

@@ -143,6 +143,7 @@ gt_status gt_zero_add_unit(gt_zero *zero, const char *name, int count,
         struct zero_tensor *t = &u->tensors[i];
         snprintf(t->name, sizeof(t->name), "%s", tensors[i].name);
         t->numel = tensors[i].numel;
+        t->counted = tensors[i].replica_from > 0 ? tensors[i].replica_from : t->numel;
         t->lr_scale = tensors[i].lr_scale;
         t->decay_scale = tensors[i].decay_scale;
         t->frozen = tensors[i].frozen;
