@@ -25,6 +25,9 @@
 /* Formats the calling thread's error sentence and returns `status`. */
 gt_status gti_fail(gt_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
+/* Puts "<format>: " before the sentence of a failure that is passed on; returns `status`. */
+gt_status gti_fail_in(gt_status status, const char *format, ...)
+    __attribute__((format(printf, 2, 3), cold));
 /* Sets the sentence from another thread's or rank's text. */
 gt_status gti_fail_text(gt_status status, const char *text);
 

@@ -21,6 +21,17 @@ gt_status gti_fail(gt_status status, const char *format, ...)
     return status;
 }
 
+gt_status gti_fail_in(gt_status status, const char *format, ...)
+{
+    char place[GTI_ERROR_MAX], cause[GTI_ERROR_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(place, sizeof place, format, args);
+    va_end(args);
+    gti_error_copy(cause);
+    return gti_fail(status, "%s: %s", place, cause);
+}
+
 gt_status gti_fail_text(gt_status status, const char *text)
 {
     size_t length = strnlen(text, GTI_ERROR_MAX - 1);

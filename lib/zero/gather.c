@@ -88,10 +88,8 @@ gt_status gt_zero_gather(gt_zero *zero, int unit)
     }
     gt_status st = gt_work_wait(&u->gather_work, NULL);
     if (st != GT_OK) {
-        char cause[GTI_ERROR_MAX];
-        snprintf(cause, sizeof(cause), "%s", gt_last_error());
-        return GT_FAIL(st, "gathering unit %s (number %d since the last step): %.*s", u->name,
-                       zero->order_count, 800, cause);
+        return gti_fail_in(st, "gathering unit %s, number %d since the last step", u->name,
+                           zero->order_count);
     }
     return GT_OK;
 }
@@ -118,8 +116,8 @@ gt_status gt_zero_param(gt_zero *zero, int unit, int tensor, gt_tensor *out)
         return GT_FAIL(GT_ERR_STATE, "gt_zero_param of unit %s, which is not gathered", u->name);
     }
     const struct zero_tensor *t = &u->tensors[tensor];
-    gt_tensor whole = u->persistent ? u->full
-                                    : buffer_tensor(zero, u->buffer, zero->params.dtype, u->padded);
+    gt_tensor whole =
+        u->persistent ? u->full : buffer_tensor(zero, u->buffer, zero->params.dtype, u->padded);
     return gt_tensor_slice(out, &whole, t->offset, t->numel);
 }
 

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -126,8 +127,7 @@ gt_status gti_zero_offload_begin(gt_zero *zero, struct zero_unit *u,
     states_of(u, separate, states);
     if (reachable(zero)) {
         struct zero_unit *next = u + 1;
-        if (zero->params.offload_optimizer == GT_OFFLOAD_FILE &&
-            next < zero->units + zero->count) {
+        if (zero->params.offload_optimizer == GT_OFFLOAD_FILE && next < zero->units + zero->count) {
             gt_tensor ahead[GTI_MAX_STATES];
             states_of(next, separate, ahead);
             for (int i = 0; i < GTI_MAX_STATES; i++) {

@@ -6,11 +6,13 @@
  *   stage 2, 3  a transient full gradient per unit and microbatch is reduce-scattered and added to
  *               the shard in the accumulation dtype
  *
- * Reductions run under later work. Partial tensors (norms and biases under sequence parallelism) are
- * first summed over the model group; the unit's own reduction is started one unit later, so that
- * nobody waits for that small all-reduce.
+ * Reductions run under later work. Partial tensors (norms and biases under sequence parallelism)
+ * are first summed over the model group; the unit's own reduction is started one unit later, so
+ * that nobody waits for that small all-reduce.
  */
 #include "zero/state.h"
+
+#include <stdio.h>
 
 #include "core/fail.h"
 #include "zero/reduce.h"
@@ -45,13 +47,11 @@ static gt_status own_slice(const gt_zero *zero, const struct zero_unit *u, gt_te
     return gt_tensor_slice(out, &whole, zero->rank * u->shard, u->shard);
 }
 
-static gt_status wait_named(gt_zero *zero, const struct zero_unit *u, gt_work **work)
+static gt_status wait_named(const struct zero_unit *u, gt_work **work)
 {
     gt_status st = gt_work_wait(work, NULL);
     if (st != GT_OK) {
-        char cause[GTI_ERROR_MAX];
-        snprintf(cause, sizeof(cause), "%s", gt_last_error());
-        return GT_FAIL(st, "reducing the gradients of unit %s: %.*s", u->name, 800, cause);
+        return gti_fail_in(st, "reducing the gradients of unit %s", u->name);
     }
     return GT_OK;
 }
@@ -62,7 +62,7 @@ static gt_status complete_reduce(gt_zero *zero, struct zero_unit *u)
     if (u->reduce_work == NULL) {
         return GT_OK;
     }
-    GT_TRY(wait_named(zero, u, &u->reduce_work));
+    GT_TRY(wait_named(u, &u->reduce_work));
     if (u->grad_buffer == NULL) {
         return GT_OK;
     }
@@ -184,7 +184,7 @@ gt_status gti_zero_flush_deferred(gt_zero *zero)
     }
     struct zero_unit *u = &zero->units[zero->deferred];
     zero->deferred = -1;
-    GT_TRY(wait_named(zero, u, &u->partial_work));
+    GT_TRY(wait_named(u, &u->partial_work));
     return start_reduce(zero, u);
 }
 
@@ -260,8 +260,7 @@ gt_status gt_zero_norm(gt_zero *zero, gt_tensor *acc)
         gt_tensor range;
         GT_TRY(distinct(zero, u, &range));
         for (int t = 0; t < u->count; t++) {
-            struct zero_piece p =
-                gti_zero_piece(&u->tensors[t], zero->rank * u->shard, u->shard);
+            struct zero_piece p = gti_zero_piece(&u->tensors[t], zero->rank * u->shard, u->shard);
             int64_t counted = u->tensors[t].counted - p.in_tensor;
             p.count = counted < p.count ? counted : p.count;
             if (p.count <= 0 || u->tensors[t].frozen) {
@@ -296,8 +295,7 @@ gt_status gt_zero_find_nonfinite(gt_zero *zero, char *name, size_t size)
         gt_tensor range;
         GT_TRY(distinct(zero, u, &range));
         for (int t = 0; t < u->count; t++) {
-            struct zero_piece p =
-                gti_zero_piece(&u->tensors[t], zero->rank * u->shard, u->shard);
+            struct zero_piece p = gti_zero_piece(&u->tensors[t], zero->rank * u->shard, u->shard);
             if (p.count == 0 || u->tensors[t].frozen) {
                 continue;
             }

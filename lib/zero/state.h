@@ -2,10 +2,10 @@
  *
  * What a gt_zero is made of.
  *
- * Terms: P ranks share a unit's flat bucket of `padded` = P * `shard` elements; the first `real` hold
- * tensors, each beginning at a multiple of GTI_ZERO_ALIGN; gaps and tail are padding, which no norm,
- * check or update reads. `state` is the range that this rank's optimizer owns: its shard, or the
- * whole bucket at stage 0.
+ * Terms: P ranks share a unit's flat bucket of `padded` = P * `shard` elements; the first `real`
+ * hold tensors, each beginning at a multiple of GTI_ZERO_ALIGN; gaps and tail are padding, which no
+ * norm, check or update reads. `state` is the range that this rank's optimizer owns: its shard, or
+ * the whole bucket at stage 0.
  */
 #ifndef GTI_ZERO_STATE_H
 #define GTI_ZERO_STATE_H
@@ -57,7 +57,8 @@ struct zero_unit {
     bool grad_open;    /* handed out since the last reduce (2, 3) or step (0, 1) */
     bool grad_summed;  /* grad holds this step's sum so far                      */
     bool reduced_last; /* the step's last reduce was asked for                   */
-    struct zero_buffer *grad_buffer; /* transient full gradient, or its copy in the communication dtype */
+    struct zero_buffer
+        *grad_buffer; /* transient full gradient, or its copy in the communication dtype */
     gt_work *reduce_work;
     gt_work *partial_work;
     bool partial_pending;
@@ -74,7 +75,7 @@ struct gt_zero {
     gt_comm *comm;
     gt_zero_params params;
     char offload_path[GT_PATH_MAX];
-    int stage;   /* in effect: 0 when there is nobody to share with */
+    int stage; /* in effect: 0 when there is nobody to share with */
     int size, rank;
     struct zero_unit *units;
     int count, room;
@@ -119,7 +120,9 @@ gt_status gti_zero_offload_open(gt_zero *zero, size_t bytes);
 void gti_zero_offload_close(gt_zero *zero);
 gt_status gti_zero_state_alloc(gt_zero *zero, gt_tensor *out, gt_dtype dtype, int64_t count);
 /* Around one unit's update: makes the states reachable by the device, and brings them back. */
-gt_status gti_zero_offload_begin(gt_zero *zero, struct zero_unit *u, gt_tensor states[GTI_MAX_STATES]);
-gt_status gti_zero_offload_end(gt_zero *zero, struct zero_unit *u, gt_tensor states[GTI_MAX_STATES]);
+gt_status gti_zero_offload_begin(gt_zero *zero, struct zero_unit *u,
+                                 gt_tensor states[GTI_MAX_STATES]);
+gt_status gti_zero_offload_end(gt_zero *zero, struct zero_unit *u,
+                               gt_tensor states[GTI_MAX_STATES]);
 
 #endif

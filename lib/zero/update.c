@@ -47,8 +47,7 @@ static gt_adamw_params adamw_params(const gt_zero *zero, const struct zero_tenso
     return p;
 }
 
-static gt_status step_piece(gt_zero *zero, const struct zero_tensor *t, struct piece_tensors *x,
-                            const gt_adamw_params *a)
+static gt_status step_piece(gt_zero *zero, struct piece_tensors *x, const gt_adamw_params *a)
 {
     const gt_optimizer_config *o = &zero->params.optimizer;
     if (o->type == GT_SGD) {
@@ -90,12 +89,13 @@ static gt_status update_unit(gt_zero *zero, struct zero_unit *u, double lr, doub
         struct piece_tensors x;
         gt_adamw_params a = adamw_params(zero, t, lr, grad_scale, step);
         GT_TRY(cut(u, states, p, &x));
-        GT_TRY(step_piece(zero, t, &x, &a));
+        GT_TRY(step_piece(zero, &x, &a));
     }
     return gti_zero_offload_end(zero, u, states);
 }
 
-/* ---- LAMB: the trust ratio needs the norms of whole tensors, hence two sweeps ----------------- */
+/* ---- LAMB: the trust ratio needs the norms of whole tensors, hence two sweeps -----------------
+ */
 
 static int tensor_count(const gt_zero *zero)
 {
@@ -139,8 +139,7 @@ static gt_status lamb_first(gt_zero *zero, struct zero_unit *u, gt_tensor *norms
         GT_TRY(cut(u, states, p, &x));
         GT_TRY(gt_tensor_slice(&update, &zero->lamb_update, p.in_range, p.count));
         GT_TRY(gt_tensor_slice(&norm, norms, 2 * i, 2));
-        GT_TRY(gt_lamb_update(zero->ctx, &update, &x.m, &x.v, &norm, &x.master, &x.grad, &a,
-                              NULL));
+        GT_TRY(gt_lamb_update(zero->ctx, &update, &x.m, &x.v, &norm, &x.master, &x.grad, &a, NULL));
     }
     return gti_zero_offload_end(zero, u, states);
 }
@@ -207,7 +206,8 @@ static gt_status lamb_unit(gt_zero *zero, struct zero_unit *u, double lr, double
     return st;
 }
 
-/* ---- publication ------------------------------------------------------------------------------ */
+/* ---- publication ------------------------------------------------------------------------------
+ */
 
 /* Every rank's new slice to all; waited for when the unit is next gathered. */
 static gt_status publish_unit(gt_zero *zero, struct zero_unit *u)

@@ -2,6 +2,7 @@
  * Creation, units and their flat layout, allocation, destruction. */
 #include "zero/state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,8 +242,8 @@ static gt_status alloc_states(gt_zero *zero, struct zero_unit *u)
     }
     for (int i = 0; i < 2; i++) {
         if (has[i]) {
-            GT_TRY(gti_zero_state_alloc(zero, &u->moment[i],
-                                        zero->params.optimizer.moments_dtype, count));
+            GT_TRY(gti_zero_state_alloc(zero, &u->moment[i], zero->params.optimizer.moments_dtype,
+                                        count));
         }
     }
     return GT_OK;
