@@ -69,7 +69,7 @@ gt_status gt_param_add(gt_param_list *list, const gt_param *param)
 /* ---- shapes -----------------------------------------------------------------------------------
  */
 
-int64_t gti_shape_numel(const gt_shape *shape)
+int64_t gti_plan_shape_numel(const gt_shape *shape)
 {
     int64_t n = 1;
     for (int i = 0; i < shape->ndim; i++) {
@@ -78,17 +78,17 @@ int64_t gti_shape_numel(const gt_shape *shape)
     return n;
 }
 
-size_t gti_shape_bytes(const gt_shape *shape)
+size_t gti_plan_shape_bytes(const gt_shape *shape)
 {
-    return (size_t)gti_shape_numel(shape) * gt_dtype_size(shape->dtype);
+    return (size_t)gti_plan_shape_numel(shape) * gt_dtype_size(shape->dtype);
 }
 
-size_t gti_shape_room(const gt_shape *shape)
+size_t gti_plan_shape_room(const gt_shape *shape)
 {
-    return (gti_shape_bytes(shape) + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
+    return (gti_plan_shape_bytes(shape) + REGION_ALIGN - 1) / REGION_ALIGN * REGION_ALIGN;
 }
 
-gt_tensor gti_shape_tensor(const gt_shape *shape, void *data, gt_device device)
+gt_tensor gti_plan_shape_tensor(const gt_shape *shape, void *data, gt_device device)
 {
     gt_tensor t = gt_tensor_make(data, shape->dtype, shape->ndim, shape->dims);
     t.device = device;
@@ -99,8 +99,8 @@ void gti_shape_list_place(const gti_shape_list *list, void *base, gt_device devi
 {
     char *at = base;
     for (int i = 0; i < list->count; i++) {
-        out[i] = gti_shape_tensor(&list->shapes[i], at, device);
-        at += gti_shape_room(&list->shapes[i]);
+        out[i] = gti_plan_shape_tensor(&list->shapes[i], at, device);
+        at += gti_plan_shape_room(&list->shapes[i]);
     }
 }
 
@@ -130,7 +130,7 @@ static gt_status list_add(gti_shape_list *list, const char *what, gt_dtype dtype
     GT_TRY(make_shape(&shape, what, dtype, ndim, dims));
     GT_TRY(grow((void **)&list->shapes, list->count, &list->room, sizeof(gt_shape)));
     list->shapes[list->count++] = shape;
-    list->bytes += gti_shape_room(&shape);
+    list->bytes += gti_plan_shape_room(&shape);
     return GT_OK;
 }
 
@@ -198,7 +198,7 @@ gt_status gt_plan_constant(gt_plan *plan, gt_dtype dtype, int ndim, const int64_
     GT_TRY(make_shape(&c.shape, "a constant tensor", dtype, ndim, dims));
     GT_TRY(grow((void **)&plan->constants, plan->constant_count, &plan->constant_room,
                 sizeof(gti_constant)));
-    size_t bytes = gti_shape_bytes(&c.shape);
+    size_t bytes = gti_plan_shape_bytes(&c.shape);
     c.host = malloc(bytes ? bytes : 1);
     if (c.host == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "no host memory for a constant of %zu bytes", bytes);

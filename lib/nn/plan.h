@@ -51,11 +51,11 @@ void gti_param_list_free(gt_param_list *list);
 void gti_plan_init(gt_plan *plan, const gt_layout *layout, int inputs, const gt_shape *in);
 void gti_plan_free(gt_plan *plan);
 
-int64_t gti_shape_numel(const gt_shape *shape);
-size_t gti_shape_bytes(const gt_shape *shape);
+int64_t gti_plan_shape_numel(const gt_shape *shape);
+size_t gti_plan_shape_bytes(const gt_shape *shape);
 /* Bytes rounded up to the alignment of tensors inside a region. */
-size_t gti_shape_room(const gt_shape *shape);
-gt_tensor gti_shape_tensor(const gt_shape *shape, void *data, gt_device device);
+size_t gti_plan_shape_room(const gt_shape *shape);
+gt_tensor gti_plan_shape_tensor(const gt_shape *shape, void *data, gt_device device);
 /* Tensors of a list, one after the other from `base` on. */
 void gti_shape_list_place(const gti_shape_list *list, void *base, gt_device device, gt_tensor *out);
 
