@@ -23,6 +23,9 @@ extern "C" {
 /* ---- elementwise and whole-tensor --------------------------------------------------------------*/
 GT_API gt_status gt_fill(gt_context *ctx, gt_tensor *y, double value, gt_stream *stream);
 GT_API gt_status gt_copy(gt_context *ctx, gt_tensor *y, const gt_tensor *x, gt_stream *stream);
+/* Columns [y_first, y_first + count) of y[N,*] become columns [x_first, ...) of x[N,*]; one dtype. */
+GT_API gt_status gt_copy_columns(gt_context *ctx, gt_tensor *y, int64_t y_first, const gt_tensor *x,
+                                 int64_t x_first, int64_t count, gt_stream *stream);
 GT_API gt_status gt_cast(gt_context *ctx, gt_tensor *y, const gt_tensor *x, gt_stream *stream);
 /* y = alpha*x + beta*y; float dtypes may differ. */
 GT_API gt_status gt_axpby(gt_context *ctx, gt_tensor *y, const gt_tensor *x, float alpha, float beta,

@@ -27,6 +27,7 @@
 #define GTI_OPS(X)                                                                                 \
     X(fill, 1)                                                                                     \
     X(copy, 2)                                                                                     \
+    X(copy_columns, 2)                                                                             \
     X(cast, 2)                                                                                     \
     X(axpby, 2)                                                                                    \
     X(gemm, 5)                                                                                     \
@@ -68,6 +69,12 @@ struct gti_fill_args {
 /* y = x, same dtype and count; no overlap. */
 struct gti_copy_args {
     gt_tensor y, x;
+};
+/* y[n, y_first + c] = x[n, x_first + c], c < count, for rows of ldy and ldx elements; same dtype, no
+ * overlap. */
+struct gti_copy_columns_args {
+    gt_tensor y, x;
+    int64_t rows, count, ldy, ldx, y_first, x_first;
 };
 /* y = x between float dtypes (f32, bf16, f16; f64 from/to f32), same count; in place when y.data ==
  * x.data and the sizes are equal. */

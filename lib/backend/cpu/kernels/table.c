@@ -6,5 +6,5 @@
 #define ROW(name) [GTI_OP_##name] = GTI_KERNEL_NAME(name)
 
 const gti_op_fn GTI_JOIN(gti_cpu_table, GTI_ISA)[GTI_OP_COUNT] = {
-    [GTI_OP_fill] = 0,
+    ROW(copy_columns),
 };
