@@ -26,6 +26,7 @@
 #include <geektrain/data.h>
 #include <geektrain/model.h>
 #include <geektrain/pipeline.h>
+#include <geektrain/tensor_parallel.h>
 #include <geektrain/zero.h>
 #include <geektrain/trainer.h>
 
