@@ -141,3 +141,13 @@ gt_status gti_take_params(const char *type, void *into, size_t size, const void 
     memcpy(into, &size, sizeof size);
     return GT_OK;
 }
+
+void gti_default_params(void *params, size_t size, const void *defaults, size_t defaults_size)
+{
+    if (params == NULL || size < sizeof(size_t)) {
+        return;
+    }
+    memset(params, 0, size);
+    memcpy(params, defaults, size < defaults_size ? size : defaults_size);
+    memcpy(params, &size, sizeof size);
+}

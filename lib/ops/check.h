@@ -65,4 +65,8 @@ char *gti_shape_text(char text[GTI_SHAPE_TEXT], const gt_tensor *t);
  * both is size_t struct_size. */
 gt_status gti_take_params(const char *type, void *into, size_t size, const void *params);
 
+/* The body of every gt_<x>_params_init: as much of the defaults as the caller's struct (`size`
+ * bytes) holds; struct_size becomes size. */
+void gti_default_params(void *params, size_t size, const void *defaults, size_t defaults_size);
+
 #endif

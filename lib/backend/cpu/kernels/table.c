@@ -7,4 +7,5 @@
 
 const gti_op_fn GTI_JOIN(gti_cpu_table, GTI_ISA)[GTI_OP_COUNT] = {
     ROW(copy_columns),
+    ROW(gemm),
 };
