@@ -227,13 +227,20 @@ typedef struct gt_init_params {
     int64_t axis_local, inner, axis_global, axis_first;
 } gt_init_params;
 #define GT_INIT_PARAMS_INIT {.struct_size = sizeof(gt_init_params)}
+GT_API void gt_init_params_init(gt_init_params *params, size_t size);
 GT_API gt_status gt_init(gt_context *ctx, gt_tensor *y, const gt_init_params *params,
                          gt_stream *stream);
 
 /* ---- optimizers on flat shards: one pass each ---------------------------------------------------*/
 /* All: master f32 [n] is updated; param (float dtype, optional, may be master's memory) receives the
- * rounded value; g = grad * grad_scale, where grad_scale carries averaging, unscaling and clipping.
- * step counts applied updates from 1. */
+ * value rounded to nearest; grad is any float dtype; g = grad * grad_scale, where grad_scale carries
+ * averaging, unscaling and clipping. step counts applied updates from 1. Non-finite gradients
+ * propagate: look at the norm first.
+ *
+ * Moments are f32 or bf16. bf16 moments are rounded stochastically: to nearest, a second moment would
+ * stand still, since one step changes it by 1 - beta2 = 0.001 of itself and bf16 keeps steps of
+ * 0.004-0.008. The random bits are hashed from the element's own values and the step, so every
+ * sharding draws the same. */
 typedef struct gt_adamw_params {
     size_t struct_size;
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
@@ -243,8 +250,11 @@ typedef struct gt_adamw_params {
 #define GT_ADAMW_PARAMS_INIT                                                                       \
     {.struct_size = sizeof(gt_adamw_params), .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f,          \
      .eps = 1e-8f, .grad_scale = 1.0f, .step = 1}
-/* Loshchilov & Hutter 2019; eps outside the root, after bias correction. m, v f32 or bf16. master may
- * be u16-sized remainder (dtype GT_U8, 2n bytes) of a bf16 param: param:remainder is the f32. */
+GT_API void gt_adamw_params_init(gt_adamw_params *params, size_t size);
+/* Loshchilov & Hutter 2019; eps outside the root, after bias correction:
+ * p -= lr * ((m/c1) / (sqrt(v/c2) + eps) + weight_decay*p), c = 1 - beta^step. master may be the
+ * remainder (GT_U8, 2n bytes, see gt_master_split) of a bf16 param, which is then required: 2 bytes
+ * per parameter in place of 4, the same numbers. */
 GT_API gt_status gt_adamw(gt_context *ctx, gt_tensor *param, gt_tensor *master, gt_tensor *m,
                           gt_tensor *v, const gt_tensor *grad, const gt_adamw_params *params,
                           gt_stream *stream);
@@ -260,7 +270,8 @@ typedef struct gt_sgd_params {
     int64_t step; /* 1: the velocity starts as the gradient */
 } gt_sgd_params;
 #define GT_SGD_PARAMS_INIT {.struct_size = sizeof(gt_sgd_params), .grad_scale = 1.0f, .step = 1}
-/* velocity f32, optional when momentum is 0. */
+GT_API void gt_sgd_params_init(gt_sgd_params *params, size_t size);
+/* torch.optim.SGD. velocity is optional when momentum is 0. */
 GT_API gt_status gt_sgd(gt_context *ctx, gt_tensor *param, gt_tensor *master, gt_tensor *velocity,
                         const gt_tensor *grad, const gt_sgd_params *params, gt_stream *stream);
 typedef struct gt_lion_params {
@@ -269,6 +280,7 @@ typedef struct gt_lion_params {
 } gt_lion_params;
 #define GT_LION_PARAMS_INIT                                                                        \
     {.struct_size = sizeof(gt_lion_params), .beta1 = 0.9f, .beta2 = 0.99f, .grad_scale = 1.0f}
+GT_API void gt_lion_params_init(gt_lion_params *params, size_t size);
 /* Chen et al. 2023. */
 GT_API gt_status gt_lion(gt_context *ctx, gt_tensor *param, gt_tensor *master, gt_tensor *m,
                          const gt_tensor *grad, const gt_lion_params *params, gt_stream *stream);
@@ -277,9 +289,19 @@ GT_API gt_status gt_lion(gt_context *ctx, gt_tensor *param, gt_tensor *master, g
 GT_API gt_status gt_lamb_update(gt_context *ctx, gt_tensor *update, gt_tensor *m, gt_tensor *v,
                                 gt_tensor *norms, const gt_tensor *master, const gt_tensor *grad,
                                 const gt_adamw_params *params, gt_stream *stream);
-/* master -= lr * trust * update. */
+/* master -= lr * trust * update, where trust is |p| / |u|, or 1 when either is 0. */
 GT_API gt_status gt_lamb_apply(gt_context *ctx, gt_tensor *param, gt_tensor *master,
                                const gt_tensor *update, float lr, float trust, gt_stream *stream);
+
+/* An f32 master held as a bf16 parameter and 16 more bits (Transformer Engine's scheme). With the bits
+ * of x cut in upper:lower halves, remainder = lower and param = upper + (lower >= 0x8000): x rounded
+ * to nearest, halfway cases away from zero (those cannot go to even: the cut could not be undone).
+ * Back: upper = param - (lower >= 0x8000). Exact for every finite and infinite x; any NaN becomes the
+ * one quiet NaN. param bf16 [n], remainder GT_U8 with 2n bytes, x f32 [n]. */
+GT_API gt_status gt_master_split(gt_context *ctx, gt_tensor *param, gt_tensor *remainder,
+                                 const gt_tensor *x, gt_stream *stream);
+GT_API gt_status gt_master_join(gt_context *ctx, gt_tensor *x, const gt_tensor *param,
+                                const gt_tensor *remainder, gt_stream *stream);
 
 #ifdef __cplusplus
 }

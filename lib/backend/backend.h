@@ -59,7 +59,9 @@
     X(sgd, 5)                                                                                      \
     X(lion, 5)                                                                                     \
     X(lamb_update, 6)                                                                              \
-    X(lamb_apply, 3)
+    X(lamb_apply, 3)                                                                               \
+    X(master_split, 3)                                                                             \
+    X(master_join, 3)
 
 /* y[i] = value, any dtype. */
 struct gti_fill_args {
@@ -272,22 +274,26 @@ struct gti_find_nonfinite_args {
 };
 
 /* One pass over a flat shard. g = grad * grad_scale (unscale, clip and averaging in one factor);
- * decoupled decay: p -= lr*weight_decay*p; l2: g += weight_decay*p;
- * m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m/c1) / (sqrt(v/c2) + eps),
- * c1 = 1-b1^t, c2 = 1-b2^t given. master f32 (or the 16-bit remainder as u8 pairs, see
+ * l2: g += weight_decay*p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+ * p -= lr * (m/c1) / (sqrt(v/c2) + eps) + (l2 ? 0 : lr*weight_decay*p); c1 = 1-b1^t, c2 = 1-b2^t given.
+ * master f32 (or the 16-bit remainder of a bf16 param, see gt_master_split, as 2n bytes of u8 with
  * master_is_remainder); param (float dtype) receives the rounded value, may be absent or the same
- * memory as master. m, v f32 or bf16. grad float dtype. */
+ * memory as master. grad float dtype. Moments (of every optimizer) f32 or bf16; bf16 ones are rounded
+ * stochastically, by bits hashed from the element's own values and `step`: so the draw depends on no
+ * index, and any sharding makes the same one. */
 struct gti_adamw_args {
     gt_tensor param, master, m, v, grad, unused;
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     double c1, c2;
+    int64_t step;
     bool l2, master_is_remainder;
 };
-/* v = momentum*v + g (v absent when momentum 0); p -= lr * (nesterov ? g + momentum*v : v); L2 decay
- * is added to g unless decoupled. `first` makes v = g. */
+/* g = grad * grad_scale + weight_decay*p; v = momentum*v + (1-dampening)*g (first: v = g; v absent
+ * when momentum is 0: v = g); p -= lr * (nesterov ? g + momentum*v : v). */
 struct gti_sgd_args {
     gt_tensor param, master, v, grad, unused;
     float lr, momentum, dampening, weight_decay, grad_scale;
+    int64_t step;
     bool nesterov, first;
 };
 /* Chen et al. 2023: u = sign(b1 m + (1-b1) g); p -= lr*(u + weight_decay*p); m = b2 m + (1-b2) g. */
@@ -301,11 +307,20 @@ struct gti_lamb_update_args {
     gt_tensor u, m, v, norms, master, grad;
     float beta1, beta2, eps, weight_decay, grad_scale;
     double c1, c2;
+    int64_t step;
 };
 /* Second half: p -= lr * trust * u. */
 struct gti_lamb_apply_args {
     gt_tensor param, master, u;
     float lr, trust;
+};
+/* An f32 value x as its bf16 param, rounded to nearest, and the lower 16 bits of x (2n bytes of u8),
+ * from which and the param x is had back exactly: see gt_master_split. */
+struct gti_master_split_args {
+    gt_tensor param, remainder, x;
+};
+struct gti_master_join_args {
+    gt_tensor x, param, remainder;
 };
 
 typedef enum gti_op {

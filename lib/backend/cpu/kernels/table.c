@@ -6,6 +6,21 @@
 #define ROW(name) [GTI_OP_##name] = GTI_KERNEL_NAME(name)
 
 const gti_op_fn GTI_JOIN(gti_cpu_table, GTI_ISA)[GTI_OP_COUNT] = {
+    ROW(adamw),
+    ROW(axpby),
+    ROW(cast),
+    ROW(copy),
     ROW(copy_columns),
     ROW(gemm),
+    ROW(fill),
+    ROW(find_nonfinite),
+    ROW(init),
+    ROW(lamb_apply),
+    ROW(lamb_update),
+    ROW(lion),
+    ROW(master_join),
+    ROW(master_split),
+    ROW(reduce),
+    ROW(sgd),
+    ROW(sum_sq),
 };

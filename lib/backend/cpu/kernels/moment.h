@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the optimizers share: moments in f32 or bf16, parameters rounded from their masters.
+ */
+#ifndef GTI_CPU_MOMENT_H
+#define GTI_CPU_MOMENT_H
+
+#include "backend/cpu/kernels/range.h"
+
+/* A chunk of a moment to be updated in place: in the tensor itself, or converted into buffer. */
+static inline float *gti_moment_in(float *buffer, const gt_tensor *t, size_t first, size_t n)
+{
+    if (t->dtype == GT_F32) {
+        return (float *)t->data + first;
+    }
+    gti_bf16_to_f32_n(buffer, (const uint16_t *)t->data + first, n);
+    return buffer;
+}
+
+/* 32 well-mixed bits of an element's values (Wellons' lowbias32 as the mixer). */
+static inline uint32_t gti_dither(uint32_t value, uint32_t grad, uint32_t param, uint32_t salt)
+{
+    uint32_t x = value ^ grad * 0x9e3779b1u ^ (param * 0x85ebca6bu + salt);
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    return x ^ (x >> 16);
+}
+
+/* Stochastic rounding: up with the probability of the discarded part. Non-finite values and those
+ * that would overflow are rounded to nearest. */
+static inline uint16_t gti_bf16_stochastic(float value, uint32_t random)
+{
+    uint32_t bits = gti_f32_bits(value);
+    uint32_t rounded = (bits + (random & 0xffffu)) >> 16;
+    uint16_t nearest = gti_f32_to_bf16(value);
+    return (bits & 0x7fffffffu) >= 0x7f7f0000u ? nearest : (uint16_t)rounded;
+}
+
+/* Writes a bf16 moment back; grad and param only feed the dither. Nothing to do for f32. */
+static inline void gti_moment_out(const gt_tensor *t, size_t first, size_t n, const float *moment,
+                                  const float *grad, const float *param, uint32_t salt)
+{
+    if (t->dtype == GT_F32) {
+        return;
+    }
+    uint16_t *y = (uint16_t *)t->data + first;
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        uint32_t random = gti_dither(gti_f32_bits(moment[i]), gti_f32_bits(grad[i]),
+                                     gti_f32_bits(param[i]), salt);
+        y[i] = gti_bf16_stochastic(moment[i], random);
+    }
+}
+
+/* The step as salt: different in every update, the same on every rank. */
+static inline uint32_t gti_step_salt(int64_t step)
+{
+    return (uint32_t)step * 0xc2b2ae35u;
+}
+
+/* The parameter, where there is one apart from its master. */
+static inline void gti_param_out(const gt_tensor *param, const gt_tensor *master, size_t first,
+                                 size_t n)
+{
+    if (param->data != NULL && param->data != master->data) {
+        gti_store_f32(param->data, (const float *)master->data + first, param->dtype, first, n);
+    }
+}
+
+/* The f32 in a bf16 parameter and its remainder, and back; see gt_master_split. */
+static inline float gti_master_join(uint16_t param, uint16_t remainder)
+{
+    uint32_t upper = (uint32_t)param - (uint32_t)(remainder >> 15);
+    return gti_bits_f32(upper << 16 | remainder);
+}
+
+static inline uint32_t gti_master_bits(float value)
+{
+    uint32_t bits = gti_f32_bits(value);
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc00000u : bits;
+}
+
+static inline void gti_master_join_n(float *restrict x, const uint16_t *restrict param,
+                                     const uint16_t *restrict remainder, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        x[i] = gti_master_join(param[i], remainder[i]);
+    }
+}
+
+static inline void gti_master_split_n(uint16_t *restrict param, uint16_t *restrict remainder,
+                                      const float *restrict x, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = gti_master_bits(x[i]);
+        param[i] = (uint16_t)((bits >> 16) + ((bits >> 15) & 1u));
+        remainder[i] = (uint16_t)bits;
+    }
+}
+
+#endif
