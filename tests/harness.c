@@ -21,7 +21,7 @@ struct th_host_block {
     double values[];
 };
 
-const char *const th_devices[] = {"cpu", NULL};
+const char *const th_devices[] = {"cpu", "guarded", NULL};
 
 static _Thread_local bool on_rank_thread;
 

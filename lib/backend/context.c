@@ -10,7 +10,7 @@
 
 _Static_assert(offsetof(struct gt_context, logger) == 0, "gti_log() finds the logger there");
 
-static const gti_backend *const backends[] = {&gti_backend_cpu};
+static const gti_backend *const backends[] = {&gti_backend_cpu, &gti_backend_guarded};
 
 void gt_context_params_init(gt_context_params *params, size_t size)
 {

@@ -42,7 +42,7 @@ gt_status gti_dispatch(gt_context *ctx, gt_stream *stream, gti_op op, const void
 
 void *gti_host_address(gt_context *ctx, const gt_tensor *t)
 {
-    if (t->data == NULL || t->device.type == GT_DEVICE_CPU) {
+    if (t->data == NULL || t->device.type == GT_DEVICE_CPU || gt_tensor_numel(t) == 0) {
         return t->data;
     }
     return ctx->backend->host_address(ctx->device, t->data);

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Every key: path, kind of value, field, range, meaning. docs/config.md is made from this table. */
+#include "config/keys.h"
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+
+#define FIELD(f) offsetof(gt_config, f), sizeof(((gt_config *)NULL)->f)
+#define BIG 1e18
+#define BELOW1 0x1.fffffep-1 /* the largest float below 1 */
+
+#define USED(path, type, field, lo, hi, meaning)                                                   \
+    {                                                                                              \
+        path, GTI_KEY_USED, &gti_type_##type, FIELD(field), lo, hi, NULL, NULL, meaning            \
+    }
+#define ENUM(path, field, names, meaning)                                                          \
+    {                                                                                              \
+        path, GTI_KEY_USED, &gti_type_enum, FIELD(field), 0, 0, names, NULL, meaning               \
+    }
+#define SPECIAL(path, type, lo, hi, meaning)                                                       \
+    {                                                                                              \
+        path, GTI_KEY_USED, &gti_type_##type, 0, 0, lo, hi, NULL, NULL, meaning                    \
+    }
+#define SPECIAL_FIELD(path, type, field, meaning)                                                  \
+    {                                                                                              \
+        path, GTI_KEY_USED, &gti_type_##type, FIELD(field), 0, 0, NULL, NULL, meaning              \
+    }
+#define FLAG_OF(path, value, meaning)                                                              \
+    {                                                                                              \
+        path, GTI_KEY_USED, &gti_type_half, 0, 0, value, value, NULL, NULL, meaning                \
+    }
+#define UNUSED(path, type, lo, hi)                                                                 \
+    {                                                                                              \
+        path, GTI_KEY_UNUSED, &gti_type_##type, 0, 0, lo, hi, NULL, NULL, ""                       \
+    }
+#define UNUSED_BOOL(path) UNUSED(path, bool, 0, 0)
+#define UNUSED_STRING(path) UNUSED(path, string, 0, 0)
+#define UNUSED_ANY(path) UNUSED(path, any, 0, 0)
+#define UNUSED_COUNT(path) UNUSED(path, int64, 0, BIG)
+#define OFF(path, values, meaning)                                                                 \
+    {                                                                                              \
+        path, GTI_KEY_UNSUPPORTED, &gti_type_off, 0, 0, 0, 0, values, NULL, meaning                \
+    }
+#define ALIAS(path, target, meaning)                                                               \
+    {                                                                                              \
+        path, GTI_KEY_ALIAS, NULL, 0, 0, 0, 0, NULL, target, meaning                               \
+    }
+#define OLD(path, type, meaning)                                                                   \
+    {                                                                                              \
+        path, GTI_KEY_DEPRECATED, &gti_type_##type, 0, 0, 0, 0, NULL, NULL, meaning                \
+    }
+
+static const char *const off_false[] = {"false", "0", NULL};
+static const char *const off_true[] = {"true", NULL};
+static const char *const off_none[] = {"none", NULL};
+static const char *const off_mean[] = {"mean", NULL};
+static const char *const off_one[] = {"1", "0", NULL};
+static const char *const off_minus[] = {"-1", "0", "1", NULL};
+static const char *const off_0[] = {"0", NULL};
+static const char *const off_max_coeff[] = {"10", NULL};
+static const char *const off_min_coeff[] = {"0.01", NULL};
+static const char *const off_never[] = {NULL};
+static const char *const schedulers[] = {"none",           "WarmupLR", "WarmupDecayLR",
+                                         "WarmupCosineLR", "WSD",      NULL};
+
+const gti_key gti_keys[] = {
+    /* ---- batch and training ---- */
+    USED("train_batch_size", int64, train_batch, 1, BIG,
+         "samples per optimizer step over all data ranks; two of the three give the third"),
+    USED("train_micro_batch_size_per_gpu", int64, micro_batch, 1, BIG,
+         "samples per forward pass of one data rank"),
+    USED("gradient_accumulation_steps", int64, grad_accum, 1, BIG, "microbatches per step"),
+    USED("gradient_clipping", double, gradient_clipping, 0, INFINITY,
+         "largest global gradient norm; 0 or Infinity: off"),
+    USED("steps_per_print", int64, steps_per_print, 1, BIG, "steps between lines of the log"),
+    USED("communication_data_type", dtype, communication_dtype, 0, 0,
+         "of gradients on the wire; default: the parameters' dtype"),
+    USED("data_types.grad_accum_dtype", dtype, accum_dtype, 0, 0, "of gradient shards"),
+    USED("seed", uint64, seed, 0, BIG, "of initial values, dropout and the order of samples"),
+    FLAG_OF("fp16.enabled", GT_F16, "f16 parameters with loss scaling"),
+    USED("fp16.loss_scale", double, scaler.static_scale, 0, FLT_MAX, "fixed scale; 0: dynamic"),
+    USED("fp16.initial_scale_power", int, scaler.initial_power, 0, 127, "first scale is 2 to it"),
+    USED("fp16.loss_scale_window", int, scaler.window, 1, INT32_MAX,
+         "good steps after which the scale doubles"),
+    USED("fp16.hysteresis", int, scaler.hysteresis, 1, INT32_MAX,
+         "overflows before the scale is halved"),
+    USED("fp16.consecutive_hysteresis", bool, scaler.consecutive, 0, 0,
+         "a good step refills the hysteresis"),
+    USED("fp16.min_loss_scale", double, scaler.min_scale, DBL_MIN, FLT_MAX, "floor of the scale"),
+    FLAG_OF("bf16.enabled", GT_BF16, "bf16 parameters"),
+    /* ---- optimizer ---- */
+    SPECIAL_FIELD("optimizer.type", optimizer, optimizer.type, "AdamW, Adam, SGD, Lion or Lamb"),
+    USED("optimizer.params.lr", double, optimizer.lr, 0, DBL_MAX, "learning rate"),
+    SPECIAL("optimizer.params.betas", betas, 0, BELOW1, "two decay rates of moments"),
+    USED("optimizer.params.eps", double, optimizer.eps, 0, DBL_MAX, "added to the denominator"),
+    USED("optimizer.params.weight_decay", double, optimizer.weight_decay, 0, DBL_MAX,
+         "decoupled, except for Adam with adam_w_mode false"),
+    USED("optimizer.params.momentum", double, optimizer.momentum, 0, BELOW1, "SGD"),
+    USED("optimizer.params.dampening", double, optimizer.dampening, 0, 1, "SGD"),
+    USED("optimizer.params.nesterov", bool, optimizer.nesterov, 0, 0, "SGD"),
+    SPECIAL("optimizer.params.adam_w_mode", adam_w_mode, 0, 0,
+            "true: Adam decays like AdamW; false: L2"),
+    USED("optimizer.params.moments_dtype", dtype, optimizer.moments_dtype, 0, 0, "f32 or bf16"),
+    USED("optimizer.params.master_remainder", bool, optimizer.master_remainder, 0, 0,
+         "bf16 parameter + 16-bit remainder in place of the f32 master copy"),
+    SPECIAL("optimizer.params.groups", groups, 0, 0,
+            "list of {pattern, lr or lr_scale, weight_decay or decay_scale}; later ones win"),
+    /* ---- learning rate ---- */
+    ENUM("scheduler.type", scheduler.type, schedulers, "schedule of the learning rate"),
+    USED("scheduler.params.warmup_min_lr", double, scheduler.min_lr, 0, DBL_MAX,
+         "where the warm-up begins"),
+    USED("scheduler.params.warmup_max_lr", double, scheduler.max_lr, -1, DBL_MAX,
+         "where the warm-up ends; -1: the optimizer's lr"),
+    USED("scheduler.params.warmup_num_steps", int64, scheduler.warmup_steps, 0, BIG,
+         "steps of warm-up"),
+    SPECIAL_FIELD("scheduler.params.warmup_type", warmup, scheduler.warmup_log,
+                  "\"log\": ln(t+1)/ln(N), or \"linear\""),
+    USED("scheduler.params.total_num_steps", int64, scheduler.total_steps, 0, BIG,
+         "end of the decay; 0: train.steps"),
+    USED("scheduler.params.decay_num_steps", int64, scheduler.decay_steps, 0, BIG,
+         "WSD: length of the decay at the end"),
+    USED("scheduler.params.cos_min_ratio", double, scheduler.cos_min_ratio, 0, 1,
+         "WarmupCosineLR: last rate over the highest"),
+    USED("scheduler.params.warmup_min_ratio", double, scheduler.warmup_min_ratio, 0, 1,
+         "WarmupCosineLR: first rate over the highest"),
+    /* ---- ZeRO ---- */
+    USED("zero_optimization.stage", int, zero.stage, 0, 3,
+         "0 replicate, 1 shard the optimizer state, 2 and gradients, 3 and parameters"),
+    USED("zero_optimization.reduce_bucket_size", int64, zero.reduce_bucket_size, 1, BIG,
+         "elements reduced together; results do not depend on it"),
+    USED("zero_optimization.stage3_param_persistence_threshold", int64, zero.persistence_threshold,
+         0, BIG, "stage 3: smaller units stay gathered"),
+    USED("zero_optimization.zero_hpz_partition_size", int, zero.hpz_partition_size, 1, INT32_MAX,
+         "stage 3: shard parameters inside groups of this many ranks; 1: off"),
+    SPECIAL_FIELD("zero_optimization.offload_optimizer.device", offload, zero.offload_optimizer,
+                  "none, cpu, or nvme: a memory-mapped file in nvme_path"),
+    USED("zero_optimization.offload_optimizer.nvme_path", string, zero.offload_path, 0, 0,
+         "folder of the file"),
+    /* ---- our sections ---- */
+    USED("mesh.pp", int, mesh.pp, 1, INT32_MAX, "pipeline stages"),
+    USED("mesh.dp", int, mesh.dp, 0, INT32_MAX,
+         "data ranks; 0: what the others leave of the world"),
+    USED("mesh.cp", int, mesh.cp, 1, INT32_MAX, "context-parallel ranks: pieces of one sequence"),
+    USED("mesh.tp", int, mesh.tp, 1, INT32_MAX, "tensor-parallel ranks"),
+    USED("mesh.sequence_parallel", bool, mesh.sequence_parallel, 0, 0,
+         "norms and dropout on rows cut over tp"),
+    USED("mesh.schedule", string, mesh.schedule, 1, 0,
+         "1f1b, gpipe, interleaved, zb-h1, zb-h2, or a file"),
+    USED("mesh.chunks", int, mesh.chunks, 1, INT32_MAX, "pipeline chunks per rank"),
+    USED("mesh.partition", string, mesh.partition, 1, 0,
+         "blocks to stages: cost, parameters, uniform, or counts like 6,6,5,7"),
+    USED("model.type", string, model.type, 1, 0, "gpt2 or llama"),
+    USED("model.layers", int64, model.layers, 1, BIG, "transformer blocks"),
+    USED("model.width", int64, model.width, 1, BIG, "of the residual stream"),
+    USED("model.heads", int64, model.heads, 1, BIG, "of attention; must divide the width"),
+    USED("model.kv_heads", int64, model.kv_heads, 0, BIG, "must divide heads; 0: as heads"),
+    USED("model.ffn", int64, model.ffn, 0, BIG, "feed-forward width; 0: 4 x width (llama: 8/3)"),
+    USED("model.vocab", int64, model.vocab, 1, INT32_MAX, "tokens; 256 for bytes"),
+    USED("model.seq", int64, model.seq, 1, INT32_MAX, "tokens per sample"),
+    USED("model.dropout", float, model.dropout, 0, BELOW1, "probability of a zero"),
+    USED("model.norm_eps", float, model.norm_eps, 0, 1, "added to the variance"),
+    USED("model.rope_base", float, model.rope_base, 1, FLT_MAX, "llama"),
+    USED("model.rope_scaling", string, model.rope_scaling, 1, 0, "none, linear, llama3 or yarn"),
+    USED("model.rope_factor", float, model.rope_factor, FLT_MIN, FLT_MAX, "of rope_scaling"),
+    USED("model.rope_original_seq", int64, model.rope_original_seq, 0, BIG, "of rope_scaling"),
+    USED("model.rope_low", float, model.rope_low, 0, FLT_MAX,
+         "llama3: low frequency factor; yarn: slow"),
+    USED("model.rope_high", float, model.rope_high, 0, FLT_MAX,
+         "llama3: high frequency factor; yarn: fast"),
+    USED("model.untied", bool, model.untied, 0, 0, "the head has a weight of its own"),
+    USED("model.recompute", bool, model.recompute, 0, 0,
+         "activations are computed twice, not kept"),
+    USED("model.label_smoothing", float, model.label_smoothing, 0, BELOW1, ""),
+    USED("model.z_loss", float, model.z_loss, 0, FLT_MAX, "factor of (log of the softmax sum)^2"),
+    USED("model.init_std", float, model.init_std, 0, FLT_MAX, "of initial weights"),
+    USED("data.path", string, data.path, 0, 0, "token files: a path, a glob, or several with ':'"),
+    USED("data.validation", string, data.validation, 0, 0,
+         "the same for validation; empty: the end of data.path"),
+    USED("data.format", string, data.format, 1, 0, "auto, bytes, llmc or megatron"),
+    USED("data.validation_fraction", double, data.validation_fraction, 0, BELOW1,
+         "of data.path kept for validation"),
+    USED("data.shuffle", bool, data.shuffle, 0, 0, "samples in random order"),
+    USED("train.steps", int64, train.steps, 0, BIG, "optimizer steps"),
+    USED("train.eval_interval", int64, train.eval_interval, 0, BIG,
+         "steps between evaluations; 0: only at the end"),
+    USED("train.eval_batches", int64, train.eval_batches, 0, BIG, "global batches per evaluation"),
+    USED("train.run_dir", string, train.run_dir, 0, 0, "folder for metrics.jsonl and config.json"),
+    USED("train.sample_tokens", int64, train.sample_tokens, 0, INT32_MAX,
+         "tokens generated at the end"),
+    USED("train.temperature", float, train.temperature, 0, FLT_MAX, "of the sample; 0: greedy"),
+    /* ---- other spellings ---- */
+    ALIAS("bfloat16.enabled", "bf16.enabled", "older name"),
+    ALIAS("zero_optimization.param_persistence_threshold",
+          "zero_optimization.stage3_param_persistence_threshold", "name without prefix"),
+    ALIAS("sequence_parallel_size", "mesh.cp", ""),
+    ALIAS("tensor_parallel.tp.tp_size", "mesh.tp", ""),
+    {"tensor_parallel.autotp_size", GTI_KEY_ALIAS, &gti_type_parallel, FIELD(mesh.tp), 0, INT32_MAX,
+     NULL, "mesh.tp", "0: not given"},
+    {"pipeline.stages", GTI_KEY_ALIAS, &gti_type_parallel, FIELD(mesh.pp), 0, INT32_MAX, NULL,
+     "mesh.pp", "0: not given"},
+    {"pipeline.partition", GTI_KEY_ALIAS, &gti_type_pipe_partition, FIELD(mesh.partition), 0, 0,
+     NULL, "mesh.partition", "best (cost), parameters, uniform"},
+    {"pipeline.activation_checkpoint_interval", GTI_KEY_ALIAS, &gti_type_checkpoint_interval,
+     FIELD(model.recompute), 0, BIG, NULL, "model.recompute", "above 0: recompute every block"},
+    {"bf16.bf16_optimizer_states", GTI_KEY_ALIAS, &gti_type_half, 0, 0, -1, -1, NULL,
+     "optimizer.params.moments_dtype", "true: bf16 moments"},
+    {"zero_optimization.cpu_offload", GTI_KEY_DEPRECATED, &gti_type_cpu_offload,
+     FIELD(zero.offload_optimizer), 0, 0, NULL, NULL, "now offload_optimizer.device"},
+    OLD("disable_allgather", bool, "without effect"),
+    OLD("zero_optimization.stage3_gather_fp16_weights_on_model_save", bool,
+        "now stage3_gather_16bit_weights_on_model_save; without effect"),
+    OLD("zero_optimization.cpu_offload_use_pin_memory", bool, "without effect"),
+    OLD("zero_optimization.cpu_offload_params", offload_param, "as offload_param"),
+    /* ---- asks for what this library does not do ---- */
+    {"zero_optimization.offload_param.device", GTI_KEY_UNSUPPORTED, &gti_type_offload_param, 0, 0,
+     0, 0, off_none, NULL, "without effect below stage 3"},
+    OFF("sparse_attention", off_never, "block-sparse attention"),
+    OFF("amp.enabled", off_false, "use fp16 or bf16"),
+    OFF("torch_autocast.enabled", off_false, "use fp16 or bf16"),
+    OFF("fp16.fp16_master_weights_and_grads", off_false, "masters are f32"),
+    OFF("bf16.bf16_master_weights_and_grads", off_false, "see optimizer.params.master_remainder"),
+    OFF("data_types.param_dtype", off_none, "follows fp16 and bf16"),
+    OFF("data_types.buffer_dtype", off_none, ""),
+    OFF("gradient_allreduce_op", off_mean, "the loss is a mean over the global batch's tokens"),
+    OFF("curriculum_learning.enabled", off_false, ""),
+    OFF("data_efficiency.enabled", off_false, ""),
+    OFF("progressive_layer_drop.enabled", off_false, ""),
+    OFF("hybrid_engine.enabled", off_false, ""),
+    OFF("eigenvalue.enabled", off_false, ""),
+    OFF("compression_training", off_never, "quantisation and pruning"),
+    OFF("expert_parallel.enabled", off_false, "mixture of experts"),
+    OFF("expert_parallel.autoep_size", off_one, "mixture of experts"),
+    OFF("elasticity.enabled", off_false, "give the batch sizes"),
+    OFF("optimizer.params.bias_correction", off_true, "always on"),
+    OFF("optimizer.params.amsgrad", off_false, ""),
+    OFF("optimizer.params.max_grad_norm", off_0, "use gradient_clipping"),
+    OFF("optimizer.params.max_coeff", off_max_coeff, "Lamb's trust ratio has no other bound"),
+    OFF("optimizer.params.min_coeff", off_min_coeff, "Lamb's trust ratio has no other bound"),
+    OFF("zero_optimization.zero_quantized_weights", off_false, ""),
+    OFF("zero_optimization.zero_quantized_nontrainable_weights", off_false, ""),
+    OFF("zero_optimization.zero_quantized_gradients", off_false, ""),
+    OFF("zero_optimization.zeropp_loco_param", off_never, ""),
+    OFF("zero_optimization.mics_shard_size", off_minus, "see zero_hpz_partition_size"),
+    OFF("zero_optimization.zenflow", off_never, ""),
+    OFF("zero_optimization.elastic_checkpoint", off_false, ""),
+    OFF("zero_optimization.offload_optimizer.super_offload", off_false, ""),
+    OFF("tensor_parallel.preset_model", off_never, "the model's blocks say how they are cut"),
+    OFF("tensor_parallel.partition_config", off_never, "the model's blocks say how they are cut"),
+    /* ---- known, checked, of no use here ---- */
+    UNUSED_BOOL("prescale_gradients"),
+    UNUSED("gradient_predivide_factor", double, DBL_MIN, DBL_MAX),
+    UNUSED_BOOL("sparse_gradients"),
+    UNUSED("seq_parallel_communication_data_type", dtype, 0, 0),
+    UNUSED_BOOL("dump_state"),
+    UNUSED_BOOL("wall_clock_breakdown"),
+    UNUSED_BOOL("memory_breakdown"),
+    UNUSED_BOOL("managed_gradient_accumulation"),
+    UNUSED_BOOL("zero_allow_untested_optimizer"),
+    UNUSED_BOOL("zero_force_ds_cpu_optimizer"),
+    UNUSED_BOOL("graph_harvesting"),
+    UNUSED_BOOL("dataloader_drop_last"),
+    UNUSED_BOOL("use_data_before_expert_parallelism"),
+    UNUSED_COUNT("vocabulary_size"),
+    UNUSED_STRING("log_level"),
+    UNUSED_STRING("backend"),
+    UNUSED_BOOL("optimizer.legacy_fusion"),
+    UNUSED_BOOL("optimizer.params.torch_adam"),
+    UNUSED_BOOL("optimizer.params.fused"),
+    UNUSED_COUNT("optimizer.params.freeze_step"),
+    UNUSED("scheduler.params.last_batch_iteration", int64, -1, BIG),
+    UNUSED_BOOL("fp16.auto_cast"),
+    UNUSED_BOOL("bf16.immediate_grad_update"),
+    UNUSED_BOOL("bf16.check_grad_overflow"),
+    UNUSED_STRING("amp.opt_level"),
+    UNUSED_ANY("amp.*"),
+    UNUSED_ANY("torch_autocast.*"),
+    UNUSED_BOOL("zero_optimization.contiguous_gradients"),
+    UNUSED_BOOL("zero_optimization.reduce_scatter"),
+    UNUSED_BOOL("zero_optimization.allgather_partitions"),
+    UNUSED("zero_optimization.allgather_bucket_size", int64, 1, BIG),
+    UNUSED_BOOL("zero_optimization.use_multi_rank_bucket_allreduce"),
+    UNUSED_BOOL("zero_optimization.overlap_comm"),
+    UNUSED_BOOL("zero_optimization.load_from_fp32_weights"),
+    UNUSED_COUNT("zero_optimization.sub_group_size"),
+    UNUSED_COUNT("zero_optimization.stage3_prefetch_bucket_size"),
+    UNUSED_COUNT("zero_optimization.prefetch_bucket_size"),
+    UNUSED("zero_optimization.stage3_model_persistence_threshold", int64, 0, 0x1p63),
+    UNUSED("zero_optimization.model_persistence_threshold", int64, 0, 0x1p63),
+    UNUSED_COUNT("zero_optimization.stage3_max_live_parameters"),
+    UNUSED_COUNT("zero_optimization.max_live_parameters"),
+    UNUSED_COUNT("zero_optimization.stage3_max_reuse_distance"),
+    UNUSED_COUNT("zero_optimization.max_reuse_distance"),
+    UNUSED_BOOL("zero_optimization.stage3_gather_16bit_weights_on_model_save"),
+    UNUSED_BOOL("zero_optimization.gather_16bit_weights_on_model_save"),
+    UNUSED_COUNT("zero_optimization.stage3_module_granularity_threshold"),
+    UNUSED_COUNT("zero_optimization.module_granularity_threshold"),
+    UNUSED_BOOL("zero_optimization.stage3_use_all_reduce_for_fetch_params"),
+    UNUSED_BOOL("zero_optimization.use_all_reduce_for_fetch_params"),
+    UNUSED_BOOL("zero_optimization.stage3_allgather_sequential"),
+    UNUSED_BOOL("zero_optimization.allgather_sequential"),
+    UNUSED_BOOL("zero_optimization.ignore_unused_parameters"),
+    UNUSED_BOOL("zero_optimization.legacy_stage1"),
+    UNUSED_BOOL("zero_optimization.round_robin_gradients"),
+    UNUSED_BOOL("zero_optimization.mics_hierarchical_params_gather"),
+    UNUSED_BOOL("zero_optimization.memory_efficient_linear"),
+    UNUSED_BOOL("zero_optimization.pipeline_loading_checkpoint"),
+    UNUSED_BOOL("zero_optimization.override_module_apply"),
+    UNUSED_BOOL("zero_optimization.log_trace_cache_warnings"),
+    UNUSED_BOOL("zero_optimization.enable_sanity_checks"),
+    UNUSED_ANY("zero_optimization.leaf_module.*"),
+    UNUSED_STRING("zero_optimization.offload_param.nvme_path"),
+    UNUSED_COUNT("zero_optimization.offload_param.buffer_count"),
+    UNUSED_COUNT("zero_optimization.offload_param.buffer_size"),
+    UNUSED_COUNT("zero_optimization.offload_param.max_in_cpu"),
+    UNUSED_BOOL("zero_optimization.offload_param.pin_memory"),
+    UNUSED_COUNT("zero_optimization.offload_optimizer.buffer_count"),
+    UNUSED_BOOL("zero_optimization.offload_optimizer.pin_memory"),
+    UNUSED_BOOL("zero_optimization.offload_optimizer.pipeline_read"),
+    UNUSED_BOOL("zero_optimization.offload_optimizer.pipeline_write"),
+    UNUSED_BOOL("zero_optimization.offload_optimizer.pipeline"),
+    UNUSED_BOOL("zero_optimization.offload_optimizer.fast_init"),
+    UNUSED("zero_optimization.offload_optimizer.ratio", double, 0, 1),
+    UNUSED("zero_optimization.offload_optimizer.cpuadam_cores_perc", double, 0, 1),
+    UNUSED_BOOL("activation_checkpointing.partition_activations"),
+    UNUSED_BOOL("activation_checkpointing.contiguous_memory_optimization"),
+    UNUSED_BOOL("activation_checkpointing.cpu_checkpointing"),
+    UNUSED_BOOL("activation_checkpointing.synchronize_checkpoint_boundary"),
+    UNUSED_BOOL("activation_checkpointing.profile"),
+    UNUSED_COUNT("activation_checkpointing.number_checkpoints"),
+    UNUSED_BOOL("pipeline.seed_layers"),
+    UNUSED_BOOL("pipeline.pipe_partitioned"),
+    UNUSED_BOOL("pipeline.grad_partitioned"),
+    UNUSED_BOOL("tensor_parallel.tp_overlap_comm"),
+    UNUSED_BOOL("tensor_parallel.enabled"),
+    UNUSED("tensor_parallel.dtype", dtype, 0, 0),
+    UNUSED_ANY("tensor_parallel.tp.*"),
+    UNUSED_COUNT("aio.block_size"),
+    UNUSED_COUNT("aio.queue_depth"),
+    UNUSED_COUNT("aio.intra_op_parallelism"),
+    UNUSED_COUNT("aio.thread_count"),
+    UNUSED_BOOL("aio.single_submit"),
+    UNUSED_BOOL("aio.overlap_events"),
+    UNUSED_BOOL("aio.use_gds"),
+    UNUSED_STRING("checkpoint.tag_validation"),
+    UNUSED_BOOL("checkpoint.load_universal"),
+    UNUSED_BOOL("checkpoint.use_node_local_storage"),
+    UNUSED_BOOL("checkpoint.checkpoint_serialization"),
+    UNUSED_BOOL("checkpoint.parallel_write.pipeline_stage"),
+    UNUSED_ANY("checkpoint.writer.*"),
+    UNUSED_ANY("elasticity.*"),
+    UNUSED_ANY("curriculum_learning.*"),
+    UNUSED_ANY("data_efficiency.*"),
+    UNUSED_ANY("progressive_layer_drop.*"),
+    UNUSED_ANY("hybrid_engine.*"),
+    UNUSED_ANY("eigenvalue.*"),
+    UNUSED_ANY("expert_parallel.*"),
+    UNUSED_ANY("autotuning.*"),
+    UNUSED_ANY("compile.*"),
+    UNUSED_ANY("nebula.*"),
+    UNUSED_BOOL("tensorboard.enabled"),
+    UNUSED_STRING("tensorboard.output_path"),
+    UNUSED_STRING("tensorboard.job_name"),
+    UNUSED_BOOL("csv_monitor.enabled"),
+    UNUSED_STRING("csv_monitor.output_path"),
+    UNUSED_STRING("csv_monitor.job_name"),
+    UNUSED_BOOL("wandb.enabled"),
+    UNUSED_STRING("wandb.group"),
+    UNUSED_STRING("wandb.team"),
+    UNUSED_STRING("wandb.project"),
+    UNUSED_BOOL("comet.enabled"),
+    UNUSED_ANY("comet.*"),
+    UNUSED_BOOL("flops_profiler.enabled"),
+    UNUSED_COUNT("flops_profiler.profile_step"),
+    UNUSED("flops_profiler.module_depth", int64, -1, BIG),
+    UNUSED_COUNT("flops_profiler.top_modules"),
+    UNUSED_BOOL("flops_profiler.detailed"),
+    UNUSED_STRING("flops_profiler.output_file"),
+    UNUSED("flops_profiler.recompute_fwd_factor", double, 0, DBL_MAX),
+    UNUSED_BOOL("comms_logger.enabled"),
+    UNUSED_BOOL("comms_logger.verbose"),
+    UNUSED_BOOL("comms_logger.prof_all"),
+    UNUSED_BOOL("comms_logger.debug"),
+    UNUSED_ANY("comms_logger.prof_ops"),
+    UNUSED_BOOL("timers.throughput.enabled"),
+    UNUSED_BOOL("timers.throughput.synchronized"),
+};
+const size_t gti_key_count = sizeof gti_keys / sizeof gti_keys[0];

@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The configuration reader: values, names, syntax, overrides, writing. */
+#include <math.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <locale.h>
+#include <cmocka.h>
+
+#include <geektrain/config.h>
+
+#include "config/keys.h"
+
+static char log_text[8192];
+
+static void keep_log(void *user, gt_log_level level, const char *message)
+{
+    size_t used = strlen(log_text);
+    snprintf(log_text + used, sizeof log_text - used, "%d: %s\n", level, message);
+}
+
+static gt_context *ctx;
+
+static int set_up(void **state)
+{
+    gt_context_params p = GT_CONTEXT_PARAMS_INIT;
+    p.log = keep_log;
+    return gt_context_create(&ctx, &p) == GT_OK ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    gt_context_destroy(&ctx);
+    return 0;
+}
+
+static gt_status parse(gt_config *c, const char *text)
+{
+    log_text[0] = '\0';
+    return gt_config_parse(c, ctx, text, strlen(text));
+}
+
+static void accept(gt_config *c, const char *text)
+{
+    if (parse(c, text) != GT_OK) {
+        fail_msg("%s\n  refused: %s", text, gt_last_error());
+    }
+}
+
+/* Refused, config untouched, and the sentence holds every part. */
+static void refuse(const char *text, const char *a, const char *b)
+{
+    gt_config c, before;
+    memset(&c, 0x5a, sizeof c);
+    memcpy(&before, &c, sizeof c);
+    gt_status st = parse(&c, text);
+    if (st != GT_ERR_CONFIG) {
+        fail_msg("%s\n  gave %s, wanted GT_ERR_CONFIG", text, gt_status_name(st));
+    }
+    if (strstr(gt_last_error(), a) == NULL || (b != NULL && strstr(gt_last_error(), b) == NULL)) {
+        fail_msg("%s\n  says: %s\n  wanted: %s ... %s", text, gt_last_error(), a,
+                 b != NULL ? b : "");
+    }
+    assert_memory_equal(&c, &before, sizeof c);
+}
+
+static void parse_empty_gives_defaults(void **state)
+{
+    gt_config c, d;
+    accept(&c, "{}");
+    gt_config_init(&d);
+    assert_memory_equal(&c, &d, sizeof c);
+    assert_true(c.gradient_clipping == 1.0 && c.optimizer.lr == 1e-3 &&
+                c.scaler.initial_power == 16);
+}
+
+/* Numbers as the field writes them. */
+static void integers_in_every_spelling(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t want; /* -1: refused */
+    } rows[] = {
+        {"5e8", 500000000},
+        {"500000000.0", 500000000},
+        {"15099494.4", -1},
+        {"\"10\"", 10},
+        {"\"5e8\"", 500000000},
+        {"-1", -1},
+        {"0", -1},
+        {"true", -1},
+        {"NaN", -1},
+        {"1e400", -1},
+        {"1e14", 100000000000000},
+        {"2e10", 20000000000},
+        {"1e19", -1},
+        {"9223372036854775808", -1},
+        {"[1]", -1},
+        {"{}", -1},
+        {"\"ten\"", -1},
+        {"\"\"", -1},
+        {"\"0x10\"", -1},
+        {"1e-400", -1},
+        {"\" 10\"", -1},
+        {"1e17", 100000000000000000},
+        {"Infinity", -1},
+        {"2147483648", 2147483648},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[160];
+        gt_config c;
+        snprintf(text, sizeof text, "{\"zero_optimization\": {\"reduce_bucket_size\": %s}}",
+                 rows[i].text);
+        if (rows[i].want < 0) {
+            refuse(text, "zero_optimization.reduce_bucket_size is", "wanted");
+        } else {
+            accept(&c, text);
+            assert_int_equal(c.zero.reduce_bucket_size, rows[i].want);
+        }
+    }
+}
+
+static void unused_integers_are_checked_in_64_bits(void **state)
+{
+    gt_config c;
+    accept(&c, "{zero_optimization: {stage3_max_live_parameters: 2e10, sub_group_size: 1e14}}");
+    assert_non_null(strstr(log_text, "stage3_max_live_parameters"));
+    refuse("{zero_optimization: {stage3_max_live_parameters: 1e400}}",
+           "stage3_max_live_parameters is", "integer");
+    refuse("{zero_optimization: {sub_group_size: NaN}}", "sub_group_size is \"NaN\"", "integer");
+}
+
+/* A locale with a decimal comma: the machine's, or one compiled here. */
+static bool use_comma_locale(char *directory)
+{
+    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8"};
+    for (int i = 0; i < 2; i++) {
+        if (setlocale(LC_ALL, names[i]) != NULL) {
+            return strcmp(localeconv()->decimal_point, ",") == 0;
+        }
+    }
+    char command[200];
+    snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 2>/dev/null",
+             directory);
+    if (mkdtemp(directory) == NULL || system(command) != 0) {
+        return false;
+    }
+    setenv("LOCPATH", directory, 1);
+    return setlocale(LC_ALL, "de_DE.UTF-8") != NULL &&
+           strcmp(localeconv()->decimal_point, ",") == 0;
+}
+
+static void numbers_do_not_depend_on_the_locale(void **state)
+{
+    gt_config c;
+    char *json, directory[] = "/tmp/geektrain-locale-XXXXXX", command[100];
+    if (!use_comma_locale(directory)) {
+        print_message("no locale with a decimal comma here\n");
+    }
+    accept(&c, "{\"gradient_clipping\": 2.5, \"optimizer\": {\"params\": {\"lr\": \"1.5e-3\"}}}");
+    assert_true(c.gradient_clipping == 2.5 && c.optimizer.lr == 1.5e-3);
+    assert_int_equal(gt_config_to_json(&c, &json), GT_OK);
+    assert_non_null(strstr(json, "2.5"));
+    free(json);
+    setlocale(LC_ALL, "C");
+    snprintf(command, sizeof command, "rm -rf %s", directory);
+    assert_int_equal(system(command), 0);
+}
+
+/* Field case 11. */
+static void clip_values(void **state)
+{
+    gt_config c;
+    accept(&c, "{gradient_clipping: 0}");
+    assert_true(c.gradient_clipping == 0);
+    accept(&c, "{gradient_clipping: Infinity}");
+    assert_true(isinf(c.gradient_clipping));
+    refuse("{gradient_clipping: -1}", "gradient_clipping is -1", "at least 0");
+    refuse("{gradient_clipping: NaN}", "gradient_clipping is \"NaN\"", "number");
+    refuse("{gradient_clipping: -Infinity}", "gradient_clipping is", "number");
+    refuse("{gradient_clipping: 1e400}", "gradient_clipping is 1e400", "finite");
+    gt_config_init(&c);
+    c.train_batch = 1;
+    c.gradient_clipping = NAN;
+    assert_int_equal(gt_config_resolve(&c, 1), GT_ERR_CONFIG);
+    c.gradient_clipping = -1;
+    assert_int_equal(gt_config_resolve(&c, 1), GT_ERR_CONFIG);
+}
+
+/* Field case 3. */
+static void scaler_defaults(void **state)
+{
+    gt_config c;
+    accept(&c, "{\"fp16\":{\"enabled\":true}}");
+    assert_true(c.scaler.enabled && c.dtype == GT_F16 && c.communication_dtype == GT_F16);
+    assert_int_equal(c.scaler.initial_power, 16);
+    accept(&c, "{\"fp16\":{\"enabled\":true, \"initial_scale_power\": 32}}");
+    assert_int_equal(c.scaler.initial_power, 32);
+    accept(&c, "{\"fp16\":{\"enabled\":true, \"initial_scale_power\": 0, min_loss_scale: 0.5}}");
+    assert_int_equal(c.scaler.initial_power, 0);
+    assert_true(c.scaler.min_scale == 0.5);
+    refuse("{fp16: {enabled: true}, bf16: {enabled: true}}", "fp16.enabled and bf16.enabled",
+           "both");
+}
+
+static void unknown_keys_name_their_neighbours(void **state)
+{
+    static const char *const rows[][3] = {
+        {"{\"step_per_print\": 1}", "step_per_print is not a known key",
+         "nearest: steps_per_print"},
+        {"{\"max_grad_norm\": 1}", "max_grad_norm", "nearest: gradient_clipping"},
+        {"{optimizer: {type: Adam\n eps: 1}}", "optimizer.eps", "nearest: optimizer.params.eps"},
+        {"{lr: 1}", "lr is not", "nearest: optimizer.params.lr"},
+        {"{zero_optimisation: {stage: 3}}", "zero_optimisation", "nearest: zero_optimization"},
+        {"{zero_optimization: {stge: 3}}", "zero_optimization.stge",
+         "nearest: zero_optimization.stage"},
+        {"{checkpointing: {enabled: true}}", "checkpointing", "nearest: checkpoint"},
+        {"{\"hidden-size\": 8}", "hidden-size", "nearest: model.width"},
+        {"{model: {layer: 8}}", "model.layer", "nearest: model.layers"},
+        {"{mesh: {pipeline: 8}}", "mesh.pipeline", "known"},
+        {"{\"fp16.enabled\": true}", "fp16.enabled is not a known key", NULL},
+        {"{qqqqqqqq: 8}", "qqqqqqqq is not a known key", NULL},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        refuse(rows[i][0], rows[i][1], rows[i][2]);
+    }
+}
+
+static void every_problem_is_told_with_its_line(void **state)
+{
+    refuse("{\n \"foo\": 1,\n \"zero_optimization\": {\n  \"stage\": [0, 1]},\n \"bar\": 2}",
+           "line 4: zero_optimization.stage is a list, wanted an integer; line 2: foo is not",
+           "line 5: bar is not");
+}
+
+static void duplicate_keys_are_refused(void **state)
+{
+    refuse("{\"seed\": 1,\n \"seed\": 2}", "line 2: seed is given twice, first on line 1", NULL);
+    refuse("{fp16: {enabled: true}, fp16: {enabled: false}}", "fp16 is given twice", NULL);
+    refuse("{bf16: {enabled: true}, bfloat16: {enabled: false}}",
+           "bfloat16.enabled and bf16.enabled", "differently");
+    refuse("{pipeline: {stages: 2}, mesh: {pp: 4}}", "mesh.pp and pipeline.stages", "differently");
+    gt_config c;
+    accept(&c, "{pipeline: {stages: 2}, mesh: {pp: 2}, model: {layers: 3}, train: {steps: 3}}");
+    assert_int_equal(c.mesh.pp, 2);
+}
+
+static void hjson_liberties(void **state)
+{
+    gt_config c;
+    accept(
+        &c,
+        "\xef\xbb\xbf# one\r\n{\r\n // two\r\n \"seed\": 7, /* three */ \"train\": {\r\n"
+        "  run_dir: a//b#c,d\r\n  steps: 5 # four\r\n  \"temperature\": 0.5,\r\n },\r\n}\r\n# end");
+    assert_int_equal(c.seed, 7);
+    assert_int_equal(c.train.steps, 5);
+    assert_true(c.train.temperature == 0.5f);
+    assert_string_equal(c.train.run_dir, "a//b#c,d");
+    accept(&c, "{\"data\": {\"path\": \"http://x//y # z\"}, \"_note\": {\"a\": [1, 2,]}}");
+    assert_string_equal(c.data.path, "http://x//y # z");
+    accept(&c, "{optimizer: {params: {betas: [0.5\n 0.25\n]}}}");
+    assert_true(c.optimizer.beta1 == 0.5 && c.optimizer.beta2 == 0.25);
+    accept(&c,
+           "{seed: null, optimizer: null, fp16: {enabled: auto\n}, gradient_clipping: \"auto\"}");
+    assert_non_null(strstr(log_text, "fp16.enabled, gradient_clipping"));
+    assert_true(c.seed == 1234 && c.gradient_clipping == 1.0);
+}
+
+static void bad_syntax_names_line_and_column(void **state)
+{
+    static const char *const rows[][2] = {
+        {"", "line 1, column 1: got the end, wanted '{'"},
+        {"[1]", "wanted '{'"},
+        {"{\"seed\" 1}", "line 1, column 9: got '1', wanted ':'"},
+        {"{\"seed\": 1 \"fp16\": {}}", "got the end, wanted ',' or '}'"},
+        {"{\n\"seed: 1}", "line 2, column 1: got '\"', wanted the closing"},
+        {"{\"seed\": 1,, \"fp16\": {}}", "wanted a key"},
+        {"{\"seed\": }", "wanted a value"},
+        {"{\"seed\": 1", "got the end, wanted ',' or '}'"},
+        {"{\"seed\": 1} 2", "wanted the end"},
+        {"{/* seed: 1}", "wanted the end of this comment"},
+        {"{\"data\": {\"path\": \"a\\qb\"}}", "invalid"},
+        {"{\"data\": {\"path\": \"a\\u0000b\"}}", "data.path is a string of 3 bytes"},
+        {"{\"data\": {\"path\": \"\xff\xfe\"}}", "invalid"},
+        {"{\"s\\u0065ed\": 1}", "a key without escapes"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        refuse(rows[i][0], rows[i][1], NULL);
+    }
+    char deep[200] = "{a:";
+    memset(deep + 3, '[', 150);
+    deep[153] = '\0';
+    refuse(deep, "less deep nesting", NULL);
+}
+
+static void wrong_types_are_named(void **state)
+{
+    refuse("{zero_optimization: true}", "zero_optimization is true, wanted a section", NULL);
+    refuse("{fp16: {enabled: 1}}", "fp16.enabled is 1, wanted true or false", NULL);
+    refuse("{optimizer: {type: 3}}", "optimizer.type is 3, wanted one of: AdamW", NULL);
+    refuse("{optimizer: {type: OneBitAdam\n}}", "\"OneBitAdam\", wanted one of", "Lamb");
+    refuse("{optimizer: {params: {betas: [0.9]}}}", "betas is a list, wanted a list of two", NULL);
+    refuse("{optimizer: {params: {betas: [0.9, 1.0]}}}", "betas is 1.0, wanted from 0 to below 1",
+           NULL);
+    refuse("{optimizer: {params: {lr: NaN\n}}}", "optimizer.params.lr is \"NaN\"", "number");
+    refuse("{optimizer: {params: {lr: -1}}}", "optimizer.params.lr is -1, wanted at least 0", NULL);
+    refuse("{model: {layers: 0}}", "model.layers is 0, wanted at least 1", NULL);
+    refuse("{model: {dropout: 1}}", "model.dropout is 1, wanted from 0 to below 1", NULL);
+    refuse("{zero_optimization: {stage: 4}}", "stage is 4, wanted from 0 to 3", NULL);
+    refuse("{communication_data_type: i32\n}", "communication_data_type is \"i32\"", "fp32");
+    refuse("{data: {path: [a\n]}}", "data.path is a list, wanted a string", NULL);
+    refuse("{mesh: {tp: 0}}", "mesh.tp is 0, wanted at least 1", NULL);
+    refuse("{mesh: {tp: 4294967297}}", "mesh.tp is 4294967297", NULL);
+}
+
+static void unsupported_features_are_refused_only_when_on(void **state)
+{
+    gt_config c;
+    accept(&c,
+           "{amp: {enabled: false, opt_level: O2\n}, curriculum_learning: {enabled: false, x: 1}}");
+    accept(&c, "{zero_optimization: {stage: 3, zero_quantized_weights: false, mics_shard_size: -1,"
+               "offload_param: {device: \"none\"}}}");
+    refuse("{amp: {enabled: true}}", "amp.enabled is true, which is not supported", NULL);
+    refuse("{curriculum_learning: {enabled: true}}", "curriculum_learning.enabled",
+           "not supported");
+    refuse("{sparse_attention: {mode: fixed\n}}", "sparse_attention", "not supported");
+    refuse("{zero_optimization: {stage: 3, offload_param: {device: cpu\n}}}",
+           "zero_optimization.offload_param.device", "not supported");
+    refuse("{optimizer: {params: {amsgrad: true}}}", "amsgrad", "not supported");
+    accept(&c,
+           "{zero_optimization: {stage: 3, offload_optimizer: {device: nvme\n nvme_path: /x\n}}}");
+    assert_int_equal(c.zero.offload_optimizer, GT_OFFLOAD_FILE);
+    assert_string_equal(c.zero.offload_path, "/x");
+}
+
+static void optimizer_names_follow_deepspeed(void **state)
+{
+    gt_config c;
+    accept(&c, "{optimizer: {type: \"Adam\"}}");
+    assert_int_equal(c.optimizer.type, GT_ADAMW);
+    accept(&c, "{optimizer: {params: {adam_w_mode: false}, type: \"adam\"}}");
+    assert_int_equal(c.optimizer.type, GT_ADAM);
+    accept(&c, "{optimizer: {type: \"AdamW\", params: {adam_w_mode: false}}}");
+    assert_int_equal(c.optimizer.type, GT_ADAMW);
+    accept(&c, "{optimizer: {type: \"Lion\"}}");
+    assert_true(c.optimizer.type == GT_LION && c.optimizer.beta2 == 0.99);
+}
+
+static void groups_scale_the_optimizers_values(void **state)
+{
+    gt_config c;
+    accept(&c,
+           "{optimizer: {params: {groups: [{pattern: \"*.bias\", weight_decay: 0, lr_scale: 0.5},"
+           "{pattern: \"embed.*\", lr: 0.02, weight_decay: 0.3}], lr: 0.01, weight_decay: 0.1}}}");
+    assert_int_equal(c.optimizer.groups, 2);
+    const gt_param_group *g = c.optimizer.group;
+    assert_string_equal(g[0].pattern, "*.bias");
+    assert_true(g[0].decay_scale == 0 && g[0].lr_scale == 0.5f);
+    assert_true(g[1].lr_scale == 2.0f && fabsf(g[1].decay_scale - 3) < 1e-6f);
+    refuse("{optimizer: {params: {groups: [{pattern: \"x\", weight_decay: 1}]}}}",
+           "[0].weight_decay", NULL);
+    refuse("{optimizer: {params: {groups: [{patern: \"x\"}]}}}", "groups[0].patern is not known",
+           NULL);
+}
+
+static void set_overrides_one_value(void **state)
+{
+    gt_config c;
+    gt_config_init(&c);
+    static const char *const good[][2] = {
+        {"zero_optimization.stage", "3"},    {"optimizer.params.betas", "[0.8, 0.9]"},
+        {"mesh.partition", "6,6,5,7"},       {"mesh.schedule", "1f1b"},
+        {"train.run_dir", "a \"b\" \\c//d"}, {"bf16.enabled", "true"},
+        {"optimizer.params.lr", "3e-4"},     {"data.format", "auto"},
+    };
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        if (gt_config_set(&c, ctx, good[i][0], good[i][1]) != GT_OK) {
+            fail_msg("%s=%s: %s", good[i][0], good[i][1], gt_last_error());
+        }
+    }
+    assert_int_equal(c.zero.stage, 3);
+    assert_true(c.optimizer.beta1 == 0.8 && c.optimizer.lr == 3e-4);
+    assert_string_equal(c.mesh.partition, "6,6,5,7");
+    assert_string_equal(c.train.run_dir, "a \"b\" \\c//d");
+    assert_true(c.dtype == GT_BF16 && c.communication_dtype == GT_BF16);
+    gt_config before = c;
+    assert_int_equal(gt_config_set(&c, ctx, "zero_optimization.stage", "5"), GT_ERR_CONFIG);
+    assert_int_equal(gt_config_set(&c, ctx, "zero.stage", "1"), GT_ERR_CONFIG);
+    assert_int_equal(gt_config_set(&c, ctx, "..", "1"), GT_ERR_CONFIG);
+    assert_int_equal(gt_config_set(&c, ctx, "a\"b", "1"), GT_ERR_CONFIG);
+    assert_int_equal(gt_config_set(&c, ctx, "seed", "1\n2"), GT_ERR_CONFIG);
+    assert_memory_equal(&c, &before, sizeof c);
+    assert_int_equal(gt_config_set(&c, ctx, "bf16.enabled", "false"), GT_OK);
+    assert_true(c.dtype == GT_F32 && c.communication_dtype == GT_F32);
+}
+
+static void json_reads_back_to_the_same_values(void **state)
+{
+    static const char *const texts[] = {
+        "{}",
+        "{train_batch_size: 8, fp16: {enabled: true, loss_scale: 128}, optimizer: {type: Adam\n"
+        " params: {adam_w_mode: false, lr: 0.1, betas: [0.123456789012345678, 0.5], weight_decay: "
+        "0.1,"
+        " groups: [{pattern: \"*.bias\", lr_scale: 0.1}]}}, gradient_clipping: Infinity\n}",
+        "{bf16: {enabled: true}, communication_data_type: fp32\n scheduler: {type: WSD\n params: {"
+        "warmup_type: linear\n total_num_steps: 1000}}, zero_optimization: {stage: 2, "
+        "offload_optimizer:"
+        " {device: nvme\n nvme_path: /a b\n}}, mesh: {pp: 2, tp: 3, sequence_parallel: true},"
+        " model: {layers: 7, dropout: 0.1, type: llama\n}, data: {path: \"a:b*\"}, train: {steps: "
+        "9}}",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        gt_config c, d;
+        char *json, *again;
+        accept(&c, texts[i]);
+        assert_int_equal(gt_config_to_json(&c, &json), GT_OK);
+        accept(&d, json);
+        assert_memory_equal(&c, &d, sizeof c);
+        assert_int_equal(gt_config_to_json(&d, &again), GT_OK);
+        assert_string_equal(json, again);
+        free(json);
+        free(again);
+    }
+}
+
+static void load_reports_the_file(void **state)
+{
+    gt_config c;
+    assert_int_equal(gt_config_load(&c, ctx, "/no/such/file.json"), GT_ERR_IO);
+    assert_non_null(strstr(gt_last_error(), "/no/such/file.json: No such file"));
+    assert_int_equal(gt_config_load(&c, ctx, "/"), GT_ERR_IO);
+}
+
+/* The table itself: every alias leads to a used key, no path twice, every field inside the struct.
+ */
+static void key_table_is_consistent(void **state)
+{
+    for (size_t i = 0; i < gti_key_count; i++) {
+        const gti_key *k = &gti_keys[i];
+        assert_ptr_equal(gti_key_find(k->path), k);
+        assert_true(k->offset + k->size <= sizeof(gt_config));
+        assert_true(k->type != NULL || k->status == GTI_KEY_ALIAS);
+        if (k->status == GTI_KEY_ALIAS) {
+            assert_non_null(gti_key_find(k->target));
+            assert_int_equal(gti_key_find(k->target)->status, GTI_KEY_USED);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parse_empty_gives_defaults),
+        cmocka_unit_test(integers_in_every_spelling),
+        cmocka_unit_test(unused_integers_are_checked_in_64_bits),
+        cmocka_unit_test(numbers_do_not_depend_on_the_locale),
+        cmocka_unit_test(clip_values),
+        cmocka_unit_test(scaler_defaults),
+        cmocka_unit_test(unknown_keys_name_their_neighbours),
+        cmocka_unit_test(every_problem_is_told_with_its_line),
+        cmocka_unit_test(duplicate_keys_are_refused),
+        cmocka_unit_test(hjson_liberties),
+        cmocka_unit_test(bad_syntax_names_line_and_column),
+        cmocka_unit_test(wrong_types_are_named),
+        cmocka_unit_test(unsupported_features_are_refused_only_when_on),
+        cmocka_unit_test(optimizer_names_follow_deepspeed),
+        cmocka_unit_test(groups_scale_the_optimizers_values),
+        cmocka_unit_test(set_overrides_one_value),
+        cmocka_unit_test(json_reads_back_to_the_same_values),
+        cmocka_unit_test(load_reports_the_file),
+        cmocka_unit_test(key_table_is_consistent),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
