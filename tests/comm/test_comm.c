@@ -205,7 +205,7 @@ static void all_operations(gt_comm *c, gt_context *ctx, void *user)
     transfers_case(c, p->dtype, p->count);
 }
 
-static const int rank_counts[] = {2, 3, 5};
+static const int rank_counts[] = {1, 2, 3, 5};
 
 static void on_all_ranks(gti_rank_fn fn, const char *device, void *user)
 {
@@ -234,6 +234,13 @@ static void collectives_small_counts(void **state)
     }
 }
 
+static void collectives_small_counts_guarded(void **state)
+{
+    (void)state;
+    plan p = {.dtype = GT_BF16};
+    on_all_ranks(small_counts, "guarded", &p);
+}
+
 /* Around the border of inline messages (16 KiB) and of chunks (256 KiB), and a few MB. */
 static void collectives_chunk_borders(void **state)
 {
@@ -251,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_small_counts),
+        cmocka_unit_test(collectives_small_counts_guarded),
         cmocka_unit_test(collectives_chunk_borders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
