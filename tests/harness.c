@@ -83,14 +83,7 @@ void th_open(th *h, const char *device)
     gt_context_params p = GT_CONTEXT_PARAMS_INIT;
     p.device = device;
     p.seed = 1;
-    p.threads = 2;
-#if defined(__SANITIZE_THREAD__)
-    p.threads = 1;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-    p.threads = 1;
-#endif
-#endif
+    p.threads = TH_THREAD_SANITIZER ? 1 : 2;
     p.log = fail_on_warning;
     p.log_level = GT_LOG_WARN;
     gt_context *ctx = NULL;

@@ -31,6 +31,18 @@
 
 #include <geektrain/context.h>
 
+/* 1 when built with ThreadSanitizer: it does not know OpenMP, and sees deliberate races. */
+#if defined(__SANITIZE_THREAD__)
+#define TH_THREAD_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define TH_THREAD_SANITIZER 1
+#endif
+#endif
+#ifndef TH_THREAD_SANITIZER
+#define TH_THREAD_SANITIZER 0
+#endif
+
 typedef struct th {
     gt_context *ctx;
     size_t shift; /* elements by which th_new() moves tensors off their 64-byte alignment */
@@ -42,8 +54,7 @@ typedef struct th {
 /* The devices that tests run on, NULL at the end: "cpu", "guarded". */
 extern const char *const th_devices[];
 
-/* A context with seed 1 and two compute threads (one under ThreadSanitizer, which does not know
- * OpenMP). */
+/* A context with seed 1 and two compute threads (one under ThreadSanitizer). */
 void th_open(th *h, const char *device);
 /* Waits, checks the fences of every tensor, frees everything; fails if the library still holds
  * device memory or warned at destruction. */

@@ -108,7 +108,8 @@ static gt_status cpu_alloc(gti_device *device, void **out, size_t bytes)
 {
     size_t alignment = bytes >= HUGE_FROM ? HUGE_PAGE : 64;
     void *pointer;
-    if (posix_memalign(&pointer, alignment, bytes > 0 ? bytes : 1) != 0) {
+    if (bytes > PTRDIFF_MAX - HUGE_PAGE ||
+        posix_memalign(&pointer, alignment, bytes > 0 ? bytes : 1) != 0) {
         return GT_FAIL(GT_ERR_MEMORY, "out of host memory for %zu bytes", bytes);
     }
     if (bytes >= HUGE_FROM) {
