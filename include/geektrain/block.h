@@ -85,6 +85,7 @@ typedef struct gt_layout {
     int tp_rank, tp_size, cp_rank, cp_size;
     bool sequence_parallel;
     bool split_backward; /* backward will be called in two parts: input, later weight               */
+    bool no_overlap;   /* tensor-parallel collectives are waited for at once (to measure overlap)    */
 } gt_layout;
 
 GT_API const gt_layout *gt_plan_layout(const gt_plan *plan);

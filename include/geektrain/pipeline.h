@@ -50,7 +50,9 @@ typedef struct gt_action {
 /* How long the parts of one stage take for one microbatch, in any unit. */
 typedef struct gt_stage_cost {
     double forward, backward_input, backward_weight;
-    double transfer; /* of the stage's output (and of that output's gradient) between ranks */
+    double transfer; /* of the stage's output (and of that output's gradient) between ranks        */
+    double weight_held; /* share of a microbatch's activations still held between the input and the
+                           weight part of its backward, 0..1; 0: 1 (all)                          */
 } gt_stage_cost;
 
 typedef struct gt_schedule gt_schedule;
@@ -62,9 +64,10 @@ typedef struct gt_schedule_params {
     int ranks;        /* pipeline ranks; 0: 1 (file: what it has)                                 */
     int microbatches; /* any number from 1 on; 0: 1 (file: what it has)                           */
     int chunks;       /* stages per rank; 0: 1, interleaved and zb-v 2 (file: what it has)        */
-    const gt_stage_cost *cost; /* zero-bubble schedules arrange themselves for it; NULL: equal times
-                                  without transfers                                              */
-    int max_live;     /* zb-h1, zb-h2: most activations a rank may hold; 0: ranks, 2*ranks-1       */
+    const gt_stage_cost *cost; /* [ranks*chunks] zero-bubble schedules arrange themselves for it; NULL:
+                                  equal times without transfers                                  */
+    int max_live;     /* zb-h1, zb-h2: most activations a rank may hold, those in which only the weight
+                         part is left counting cost.weight_held; 0: ranks, 2*ranks-1              */
     const int *next;  /* graph of stages [ranks*chunks]: the stage that takes stage s's output, -1 for
                          the last one; NULL: a chain. Two towers that meet: two stages with the
                          same next. "gpipe" and "1f1b", chunks 1; numbered so that next[s] > s      */
@@ -119,11 +122,13 @@ typedef struct gt_schedule_report {
     double bubble;   /* makespan - compute                                                        */
     double bubble_share; /* bubble / makespan                                                     */
     int peak_live;   /* largest of the ranks                                                      */
+    double peak_memory;
 } gt_schedule_report;
 
 typedef struct gt_rank_report {
     double start, end, busy;
     int peak_live;        /* (microbatch, chunk) pairs between forward and last backward part, at most */
+    double peak_memory;   /* the same, counting weight_held where only the weight part is left     */
     int input_buffers;    /* boundary buffers that the executor keeps: stage inputs,              */
     int output_buffers;   /* outputs under way, and the same for gradients                        */
     int gradient_buffers; /* (of outputs, received)                                               */

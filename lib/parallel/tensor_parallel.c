@@ -27,11 +27,16 @@ void gt_tp_init(gt_tp *tp, size_t size)
     }
 }
 
+size_t gti_tp_scratch(int size, gt_dtype dtype, int64_t n, int64_t width)
+{
+    size_t elements = (size_t)(n * width), slack = (size_t)(size + 8) * 64;
+    size_t sums = dtype == GT_F32 ? 0 : (elements / (size_t)size + (size_t)width) * sizeof(float);
+    return size == 1 ? 0 : 3 * elements * gt_dtype_size(dtype) + sums + slack;
+}
+
 size_t gt_tp_scratch_bytes(const gt_tp *tp, gt_dtype dtype, int64_t n, int64_t width)
 {
-    size_t elements = (size_t)(n * width), size = (size_t)gti_tp_size(tp);
-    size_t slack = 8 * 64;
-    return 3 * elements * gt_dtype_size(dtype) + (elements / size + (size_t)width) * 4 + slack;
+    return gti_tp_scratch(gti_tp_size(tp), dtype, n, width);
 }
 
 static gt_status gemm(const gt_tp *tp, gt_tensor *c, const product *p, gt_stream *stream)

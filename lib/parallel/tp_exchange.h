@@ -35,6 +35,8 @@ static inline bool gti_tp_pieces(const gt_tp *tp)
     return !tp->no_overlap && gti_tp_size(tp) <= GTI_TP_PEERS;
 }
 
+size_t gti_tp_scratch(int size, gt_dtype dtype, int64_t n, int64_t width);
+
 /* Rows [first, first + count) of t seen as [rows, columns]. */
 gt_tensor gti_tp_rows(const gt_tensor *t, int64_t first, int64_t count);
 /* The next `rows` x `columns` of the scratch, *offset bytes in. */
