@@ -161,7 +161,7 @@ int main(void)
         return 77;
     }
 #elif defined(__F16C__)
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("f16c")) {
+    if (!__builtin_cpu_supports("avx2")) { /* whoever has it has f16c; clang 14 cannot ask */
         return 77;
     }
 #endif
