@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "zero/reduce.h"
+#include "zero/gradients.h"
 
 static size_t gathered_bytes(const gt_zero *zero, const struct zero_unit *u)
 {

@@ -15,7 +15,7 @@
 #include <stdio.h>
 
 #include "core/fail.h"
-#include "zero/reduce.h"
+#include "zero/gradients.h"
 
 static bool casts(const gt_zero *zero)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * What the files of lib/zero call of each other beyond state.h. */
-#ifndef GTI_ZERO_REDUCE_H
-#define GTI_ZERO_REDUCE_H
+#ifndef GTI_ZERO_GRADIENTS_H
+#define GTI_ZERO_GRADIENTS_H
 
 #include "zero/state.h"
 

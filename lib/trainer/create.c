@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Construction: each step needs the ones before it. What a rank does alone is followed by an
+ * agreement, so that a rank that fails alone makes all ranks return its sentence. */
+#include "trainer/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "parallel/param_layout.h"
+
+static gt_status check_config(const gt_config *c)
+{
+    if (c->micro_batch < 1 || c->grad_accum < 1 || c->train_batch < 1) {
+        return GT_FAIL(GT_ERR_CONFIG,
+                       "batch sizes %lld = %lld x %lld x data ranks are not resolved; call "
+                       "gt_config_resolve first",
+                       (long long)c->train_batch, (long long)c->micro_batch,
+                       (long long)c->grad_accum);
+    }
+    if (c->model.seq < 1) {
+        return GT_FAIL(GT_ERR_CONFIG, "model.seq is %lld, wanted at least 1",
+                       (long long)c->model.seq);
+    }
+    if (c->mesh.cp > 1 && c->model.seq % (2 * c->mesh.cp) != 0) {
+        return GT_FAIL(GT_ERR_CONFIG,
+                       "model.seq %lld is not a multiple of 2 x cp = %d, which context parallelism "
+                       "needs",
+                       (long long)c->model.seq, 2 * c->mesh.cp);
+    }
+    return gt_lr_check(&c->scheduler, c->optimizer.lr);
+}
+
+static gt_status same_config(gt_trainer *t)
+{
+    char *text = NULL;
+    GT_TRY(gt_comm_agree(t->world, gt_config_to_json(&t->config, &text)));
+    gt_status st = gt_comm_check_equal(t->world, "the configuration", text, strlen(text));
+    free(text);
+    return st;
+}
+
+static gt_status make_mesh(gt_trainer *t)
+{
+    gt_mesh_params m = GT_MESH_PARAMS_INIT;
+    m.pp = t->config.mesh.pp;
+    m.dp = t->config.mesh.dp;
+    m.cp = t->config.mesh.cp;
+    m.tp = t->config.mesh.tp;
+    GT_TRY(gt_mesh_create(&t->mesh, t->world, &m));
+    t->tp = gt_mesh_size(t->mesh, GT_AXIS_TP) > 1 ? gt_mesh_comm(t->mesh, GT_AXIS_TP) : NULL;
+    t->cp = gt_mesh_size(t->mesh, GT_AXIS_CP) > 1 ? gt_mesh_comm(t->mesh, GT_AXIS_CP) : NULL;
+    int dp = gt_mesh_size(t->mesh, GT_AXIS_DP);
+    if (t->config.train_batch != t->config.micro_batch * t->config.grad_accum * dp) {
+        return GT_FAIL(GT_ERR_CONFIG,
+                       "train_batch_size %lld is not micro %lld x accumulation %lld x data ranks "
+                       "%d = %lld",
+                       (long long)t->config.train_batch, (long long)t->config.micro_batch,
+                       (long long)t->config.grad_accum, dp,
+                       (long long)(t->config.micro_batch * t->config.grad_accum * dp));
+    }
+    return GT_OK;
+}
+
+static gt_status fill_layout(gt_trainer *t, int which, int64_t batch, bool splits)
+{
+    gt_layout *l = &t->layout[which];
+    *l = (gt_layout){
+        .dtype = t->config.dtype,
+        .batch = batch,
+        .seq = t->config.model.seq,
+        .tp_rank = gt_mesh_index(t->mesh, GT_AXIS_TP),
+        .tp_size = gt_mesh_size(t->mesh, GT_AXIS_TP),
+        .cp_rank = gt_mesh_index(t->mesh, GT_AXIS_CP),
+        .cp_size = gt_mesh_size(t->mesh, GT_AXIS_CP),
+        .split_backward = splits && !t->config.model.recompute,
+    };
+    l->sequence_parallel = t->config.mesh.sequence_parallel && l->tp_size > 1;
+    l->seq_local = l->seq / l->cp_size;
+    l->rows = l->batch * l->seq_local;
+    if (l->sequence_parallel) {
+        if (l->rows % l->tp_size != 0) {
+            return GT_FAIL(GT_ERR_CONFIG,
+                           "sequence_parallel cuts micro batch %lld x %lld tokens = %lld rows over "
+                           "tp %d, which does not divide them",
+                           (long long)l->batch, (long long)l->seq_local, (long long)l->rows,
+                           l->tp_size);
+        }
+        l->rows /= l->tp_size;
+        l->row_first = l->rows * l->tp_rank;
+    }
+    return GT_OK;
+}
+
+static gt_status fill_layouts(gt_trainer *t)
+{
+    bool splits = gt_schedule_splits_backward(t->schedule);
+    GT_TRY(fill_layout(t, LAYOUT_TRAIN, t->config.micro_batch, splits));
+    int64_t local = t->layout[LAYOUT_TRAIN].seq_local;
+    bool cut = t->layout[LAYOUT_TRAIN].sequence_parallel && local % t->layout[0].tp_size != 0;
+    return fill_layout(t, LAYOUT_GENERATE, cut ? t->config.micro_batch : 1, splits);
+}
+
+static gt_status make_schedule(gt_trainer *t)
+{
+    gt_schedule_params p = GT_SCHEDULE_PARAMS_INIT;
+    p.name = t->config.mesh.schedule[0] ? t->config.mesh.schedule : "1f1b";
+    p.ranks = gt_mesh_size(t->mesh, GT_AXIS_PP);
+    p.microbatches = (int)t->config.grad_accum;
+    p.chunks = t->config.mesh.chunks;
+    return gt_schedule_create_params(&t->schedule, &p);
+}
+
+static double block_cost(const gt_trainer *t, int i)
+{
+    const struct engine_block *b = &t->blocks[i];
+    if (strcmp(t->config.mesh.partition, "parameters") != 0) {
+        return b->plan[LAYOUT_TRAIN].forward_flops;
+    }
+    double n = 0;
+    for (int k = 0; k < b->declared.count; k++) {
+        n += (double)gti_param_numel(&b->declared.params[k]);
+    }
+    return n;
+}
+
+/* Cuts the model over the stages. Its first and last block (embedding and head) stay with the first
+ * and the last of the others, unless there are too few of those. */
+static gt_status cut_model(gt_trainer *t, int *first)
+{
+    int stages = gt_schedule_stages(t->schedule), n = t->block_count;
+    int inner = n - 2 >= stages ? n - 2 : n, skip = (n - inner) / 2;
+    const char *how = t->config.mesh.partition[0] ? t->config.mesh.partition : "cost";
+    double *cost = calloc((size_t)n, sizeof(double));
+    if (cost == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for the costs of %d blocks", n);
+    }
+    for (int i = 0; i < n; i++) {
+        cost[i] = block_cost(t, i);
+    }
+    bool by_parameters = strcmp(how, "parameters") == 0;
+    gt_status st = gt_partition_layers(first, by_parameters ? "cost" : how, inner, stages,
+                                       cost + skip, skip ? cost[0] : 0, skip ? cost[n - 1] : 0);
+    free(cost);
+    for (int s = 1; st == GT_OK && s < stages; s++) {
+        first[s] += skip;
+    }
+    if (st == GT_OK) {
+        first[0] = 0;
+        first[stages] = n;
+    }
+    return st;
+}
+
+static gt_status make_chunks(gt_trainer *t)
+{
+    int stages = gt_schedule_stages(t->schedule);
+    int *first = calloc((size_t)stages + 1, sizeof(int));
+    t->chunk_count = gt_schedule_chunks(t->schedule);
+    t->chunks = calloc((size_t)t->chunk_count, sizeof(*t->chunks));
+    gt_status st = first && t->chunks ? cut_model(t, first)
+                                      : GT_FAIL(GT_ERR_MEMORY, "no host memory for the stages");
+    for (int c = 0; st == GT_OK && c < t->chunk_count; c++) {
+        int s = gt_schedule_stage(t->schedule, gt_mesh_index(t->mesh, GT_AXIS_PP), c);
+        t->chunks[c] = (struct chunk){.first = first[s],
+                                      .count = first[s + 1] - first[s],
+                                      .stage = s,
+                                      .is_first = s == 0,
+                                      .is_last = s == stages - 1};
+        for (int i = first[s]; i < first[s + 1]; i++) {
+            t->blocks[i].local = true;
+        }
+    }
+    free(first);
+    return st;
+}
+
+static gt_status make_zero(gt_trainer *t)
+{
+    gt_zero_params p = GT_ZERO_PARAMS_INIT;
+    p.stage = t->config.zero.stage;
+    p.dtype = t->config.dtype;
+    p.communication_dtype = t->config.communication_dtype;
+    p.accum_dtype = t->config.accum_dtype;
+    p.optimizer = t->config.optimizer;
+    p.persistence_threshold = t->config.zero.persistence_threshold;
+    p.hpz_partition_size = t->config.zero.hpz_partition_size;
+    p.reduce_bucket_size = t->config.zero.reduce_bucket_size;
+    p.offload_optimizer = t->config.zero.offload_optimizer;
+    p.offload_path = t->config.zero.offload_path;
+    p.model_comm = t->tp;
+    GT_TRY(gt_zero_create(&t->zero, t->ctx, gt_mesh_comm(t->mesh, GT_AXIS_SHARD), &p));
+    return gti_trainer_make_units(t);
+}
+
+/* Where tensor parallelism outnumbers the key/value heads, the ranks that share one. */
+static gt_status make_share(gt_trainer *t)
+{
+    int color = -1;
+    for (int i = 0; t->tp != NULL && i < t->param_count; i++) {
+        if (!gti_param_has_replicas(&t->params[i].decl, gt_comm_size(t->tp))) {
+            continue;
+        }
+        gti_param_piece pieces[GT_MAX_SECTIONS];
+        int count =
+            gti_param_pieces(&t->params[i].decl, gt_comm_size(t->tp), gt_comm_rank(t->tp), pieces);
+        for (int k = 0; k < count; k++) {
+            if (pieces[k].replicas > 1 && color >= 0 && color != pieces[k].replica_first) {
+                return GT_FAIL(GT_ERR_UNSUPPORTED,
+                               "%s shares its heads among other ranks than the "
+                               "parameters before it",
+                               t->params[i].name);
+            }
+            color = pieces[k].replicas > 1 ? pieces[k].replica_first : color;
+        }
+        if (t->config.optimizer.type == GT_LAMB) {
+            return GT_FAIL(GT_ERR_UNSUPPORTED,
+                           "LAMB with %s held by several tensor-parallel ranks (fewer key/value "
+                           "heads than tp %d)",
+                           t->params[i].name, gt_comm_size(t->tp));
+        }
+    }
+    if (t->tp == NULL || color < 0) {
+        return GT_OK;
+    }
+    return gt_comm_split(&t->share, t->tp, color, gt_comm_rank(t->tp));
+}
+
+static gt_status build_alone(gt_trainer *t)
+{
+    GT_TRY(make_schedule(t));
+    GT_TRY(fill_layouts(t));
+    GT_TRY(gti_trainer_declare(t));
+    GT_TRY(gti_trainer_plan(t));
+    GT_TRY(make_chunks(t));
+    GT_TRY(make_zero(t));
+    return gt_loss_scaler_init(&t->scaler, &t->config.scaler);
+}
+
+static gt_status allocate_alone(gt_trainer *t)
+{
+    t->samples = t->config.micro_batch * t->config.grad_accum;
+    t->nominal_tokens = t->config.train_batch * t->config.model.seq;
+    GT_TRY(gti_trainer_allocate(t));
+    return gti_batch_allocate(t);
+}
+
+static void bundle_of(gt_bundle *out, const gt_shape *shapes, int count)
+{
+    *out = (gt_bundle){.ports = count};
+    for (int i = 0; i < count; i++) {
+        out->shape[i] = shapes[i];
+    }
+}
+
+static gt_status make_pipeline(gt_trainer *t)
+{
+    gt_bundle *bundles = calloc(2 * (size_t)t->chunk_count, sizeof(gt_bundle));
+    if (bundles == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for the stages' shapes");
+    }
+    for (int c = 0; c < t->chunk_count; c++) {
+        const struct chunk *k = &t->chunks[c];
+        const gt_plan *head = &t->blocks[k->first].plan[LAYOUT_TRAIN];
+        const gt_plan *tail = &t->blocks[k->first + k->count - 1].plan[LAYOUT_TRAIN];
+        bundle_of(&bundles[c], head->in, head->inputs);
+        bundle_of(&bundles[t->chunk_count + c], tail->out, tail->outputs);
+    }
+    gt_pipeline_params p = GT_PIPELINE_PARAMS_INIT;
+    p.user = t;
+    p.forward = gti_stage_forward;
+    p.backward = gti_stage_backward;
+    p.inputs = bundles;
+    p.outputs = bundles + t->chunk_count;
+    p.rows = t->config.micro_batch;
+    gt_status st = gt_pipeline_create(&t->pipeline, t->ctx, gt_mesh_comm(t->mesh, GT_AXIS_PP),
+                                      t->schedule, &p);
+    free(bundles);
+    return st;
+}
+
+static gt_status count_flops(gt_trainer *t)
+{
+    double flops = 0;
+    for (int i = 0; i < t->block_count; i++) {
+        flops += t->blocks[i].local ? t->blocks[i].plan[LAYOUT_TRAIN].forward_flops : 0;
+    }
+    flops *= 3.0 * (double)t->config.grad_accum;
+    gt_tensor sum = gt_tensor_1d(&flops, GT_F64, 1);
+    GT_TRY(gt_all_reduce(t->world, &sum, GT_SUM, NULL, NULL));
+    t->step_flops = flops;
+    return GT_OK;
+}
+
+static gt_status build(gt_trainer *t)
+{
+    GT_TRY(gt_comm_agree(t->world, check_config(&t->config)));
+    GT_TRY(same_config(t));
+    GT_TRY(gt_comm_agree(t->world, make_mesh(t)));
+    GT_TRY(gt_comm_agree(t->world, build_alone(t)));
+    GT_TRY(gt_comm_agree(t->world, make_share(t)));
+    GT_TRY(gt_comm_agree(t->world, gt_zero_allocate(t->zero)));
+    GT_TRY(gt_comm_agree(t->world, gti_trainer_init_values(t)));
+    GT_TRY(gt_comm_agree(t->world, allocate_alone(t)));
+    GT_TRY(gt_comm_agree(t->world, make_pipeline(t)));
+    return count_flops(t);
+}
+
+gt_status gt_trainer_create(gt_trainer **out, gt_context *ctx, gt_comm *world, gt_model *model,
+                            const gt_config *config)
+{
+    if (out == NULL || ctx == NULL || world == NULL || model == NULL || config == NULL) {
+        return GT_FAIL(GT_ERR_ARGUMENT,
+                       "gt_trainer_create needs out, ctx, world, model and config");
+    }
+    gt_trainer *t = calloc(1, sizeof(*t));
+    if (t == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for a trainer");
+    }
+    t->ctx = ctx;
+    t->world = world;
+    t->model = model;
+    t->config = *config;
+    t->loss_scale = 1.0;
+    gt_status st = build(t);
+    if (st != GT_OK) {
+        char cause[GTI_ERROR_MAX];
+        snprintf(cause, sizeof(cause), "%s", gt_last_error());
+        gt_trainer_destroy(&t);
+        return gti_fail_text(st, cause);
+    }
+    *out = t;
+    return GT_OK;
+}
+
+void gt_trainer_destroy(gt_trainer **trainer)
+{
+    if (trainer == NULL || *trainer == NULL) {
+        return;
+    }
+    gt_trainer *t = *trainer;
+    (void)gt_context_synchronize(t->ctx);
+    gt_pipeline_destroy(&t->pipeline);
+    gti_batch_free(t);
+    gt_zero_destroy(&t->zero);
+    gti_trainer_free_memory(t);
+    gt_schedule_destroy(&t->schedule);
+    gt_comm_destroy(&t->share);
+    gt_mesh_destroy(&t->mesh);
+    free(t);
+    *trainer = NULL;
+}
+
+const gt_mesh *gt_trainer_mesh(const gt_trainer *trainer)
+{
+    return trainer->mesh;
+}
+
+int64_t gt_trainer_parameters(const gt_trainer *trainer)
+{
+    return trainer->parameters;
+}
+
+double gt_trainer_step_flops(const gt_trainer *trainer)
+{
+    return trainer->step_flops;
+}
+
+gt_zero *gt_trainer_zero(gt_trainer *trainer)
+{
+    return trainer->zero;
+}

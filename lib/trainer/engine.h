@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a gt_trainer is made of. Every rank declares and plans the whole model (host memory only),
+ * then gives memory to the blocks of its own stages:
+ *
+ *   create.c   order of construction and destruction      trainer_params.c   parameters -> units,
+ * values trainer_memory.c   slots, scratch, constants                  stage.c    running blocks
+ * forward, backward batch.c    tokens and rows on the device              step.c     a step;
+ * evaluation generate.c sampling
+ */
+#ifndef GTI_TRAINER_ENGINE_H
+#define GTI_TRAINER_ENGINE_H
+
+#include <geektrain/pipeline.h>
+#include <geektrain/trainer.h>
+
+#include "nn/plan.h"
+
+#define GTI_NAME_MAX (2 * GT_PARAM_NAME_MAX)
+
+/* Layouts that blocks are planned for: a microbatch, and one sample for generation. */
+enum { LAYOUT_TRAIN = 0, LAYOUT_GENERATE, LAYOUT_COUNT };
+
+/* A distinct parameter of the model (a tied one appears once). */
+struct model_param {
+    char name[GTI_NAME_MAX];
+    gt_param decl;    /* strings point into the block's list */
+    int block;        /* that declares it                    */
+    bool shared;      /* other blocks are tied to it         */
+    int unit, tensor; /* on this rank, or -1              */
+};
+
+struct engine_block {
+    gt_block *block;
+    int index; /* in the model */
+    gt_param_list declared;
+    int *param; /* [declared] index of the model_param */
+    gt_plan plan[LAYOUT_COUNT];
+    /* Only where the block is on this rank: */
+    bool local;
+    int *units, unit_count;
+    gt_tensor *params, *grads; /* [declared] views, valid during a call */
+    gt_tensor *workspace[LAYOUT_COUNT], *constants[LAYOUT_COUNT];
+};
+
+/* What one microbatch leaves behind in a chunk between forward and backward. */
+struct slot {
+    int microbatch; /* -1: free */
+    void *memory;
+    gt_tensor (*outputs)[GT_MAX_PORTS]; /* [blocks of the chunk] */
+    gt_saved *saved;                    /* [blocks of the chunk] */
+};
+
+struct chunk {
+    int first, count; /* blocks of the model */
+    int stage;
+    bool is_first, is_last; /* stage of the model */
+    int slot_count;
+    struct slot *slots;
+};
+
+struct engine_unit {
+    int unit;         /* in gt_zero                                            */
+    int reduce_after; /* model block after whose backward its gradient is whole */
+    int done;         /* microbatches of this step so far                      */
+};
+
+struct gt_trainer {
+    gt_context *ctx;
+    gt_comm *world;
+    gt_model *model;
+    gt_config config;
+    gt_mesh *mesh;
+    gt_comm *tp, *cp, *share; /* NULL where of size 1; share: ranks with the same key/value heads */
+    gt_schedule *schedule;
+    gt_pipeline *pipeline;
+    gt_zero *zero;
+    gt_layout layout[LAYOUT_COUNT];
+
+    int block_count, param_count;
+    struct engine_block *blocks;
+    struct model_param *params;
+    int64_t parameters;
+    double step_flops;
+
+    int chunk_count;
+    struct chunk *chunks;
+    int unit_count;
+    struct engine_unit *units;
+
+    void *workspace, *recompute_saved, *recompute_out, *gradient[2];
+    gt_saved recompute;
+    size_t recompute_capacity;
+
+    /* A step's data: this rank's samples, padded with ignored ones. */
+    int64_t samples; /* per step on this rank */
+    int64_t nominal_tokens;
+    gt_tensor tokens, targets, rows, positions, stats, logits;
+    int32_t *host_tokens, *host_targets;
+    int64_t *host_rows, *host_positions;
+
+    /* How the stage functions are to run. */
+    int mode; /* LAYOUT_* */
+    bool training;
+    double loss_scale;
+    int64_t generate_row; /* local row whose logits are wanted, -1: on another rank */
+
+    gt_loss_scaler scaler;
+    int64_t applied, skipped;
+    bool broken;
+};
+
+/* trainer_params.c */
+gt_status gti_trainer_declare(gt_trainer *t);
+gt_status gti_trainer_make_units(gt_trainer *t);
+gt_status gti_trainer_init_values(gt_trainer *t);
+
+/* trainer_memory.c */
+gt_status gti_trainer_plan(gt_trainer *t);
+gt_status gti_trainer_allocate(gt_trainer *t);
+void gti_trainer_free_memory(gt_trainer *t);
+
+/* stage.c */
+gt_status gti_stage_forward(void *user, int microbatch, int chunk, const gt_tensor *in,
+                            gt_tensor *out);
+gt_status gti_stage_backward(void *user, int microbatch, int chunk, const gt_tensor *in,
+                             const gt_tensor *dout, gt_tensor *din, unsigned parts);
+void gti_stage_reset(gt_trainer *t);
+
+/* batch.c */
+gt_status gti_batch_allocate(gt_trainer *t);
+gt_status gti_batch_upload(gt_trainer *t, const gt_batch *batch);
+void gti_batch_free(gt_trainer *t);
+/* The position of local token i, and the local token of a position (-1: on another rank). */
+int64_t gti_batch_position(const gt_trainer *t, int64_t local);
+int64_t gti_batch_local(const gt_trainer *t, int64_t position);
+
+#endif

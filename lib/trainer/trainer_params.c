@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Parameters: declared by blocks, gathered into ZeRO units, initialised, read and loaded whole. */
+#include "trainer/engine.h"
+
+#include <fnmatch.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fail.h"
+#include "parallel/param_layout.h"
+
+static int find_param(const gt_trainer *t, const char *name)
+{
+    for (int i = 0; i < t->param_count; i++) {
+        if (strcmp(t->params[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+/* A tied parameter must come after its owner and be cut as it is. */
+static gt_status resolve_tie(gt_trainer *t, const struct engine_block *b, const gt_param *decl,
+                             int *out)
+{
+    int owner = find_param(t, decl->tied_to);
+    if (owner < 0) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "%s.%s is tied to %s, which no earlier block declares",
+                       b->block->name, decl->name, decl->tied_to);
+    }
+    const gt_param *o = &t->params[owner].decl;
+    if (gti_param_numel(o) != gti_param_numel(decl) || o->tp_axis != decl->tp_axis) {
+        return GT_FAIL(GT_ERR_SHAPE, "%s.%s (%lld elements) is tied to %s (%lld elements)",
+                       b->block->name, decl->name, (long long)gti_param_numel(decl), decl->tied_to,
+                       (long long)gti_param_numel(o));
+    }
+    t->params[owner].shared = true;
+    *out = owner;
+    return GT_OK;
+}
+
+static gt_status add_params(gt_trainer *t, struct engine_block *b)
+{
+    b->param = calloc((size_t)b->declared.count + 1, sizeof(int));
+    struct model_param *grown =
+        realloc(t->params, (size_t)(t->param_count + b->declared.count + 1) * sizeof(*t->params));
+    if (grown != NULL) {
+        t->params = grown;
+    }
+    if (b->param == NULL || grown == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for the parameters of %s", b->block->name);
+    }
+    for (int i = 0; i < b->declared.count; i++) {
+        const gt_param *decl = &b->declared.params[i];
+        if (decl->tied_to != NULL) {
+            GT_TRY(resolve_tie(t, b, decl, &b->param[i]));
+            continue;
+        }
+        struct model_param *p = &t->params[t->param_count];
+        *p = (struct model_param){.decl = *decl, .block = b->index, .unit = -1, .tensor = -1};
+        snprintf(p->name, sizeof(p->name), "%s.%s", b->block->name, decl->name);
+        if (find_param(t, p->name) >= 0) {
+            return GT_FAIL(GT_ERR_ARGUMENT, "two parameters are named %s", p->name);
+        }
+        t->parameters += gti_param_numel(decl);
+        b->param[i] = t->param_count++;
+    }
+    return GT_OK;
+}
+
+gt_status gti_trainer_declare(gt_trainer *t)
+{
+    t->block_count = gt_model_blocks(t->model);
+    if (t->block_count == 0) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "the model has no blocks");
+    }
+    t->blocks = calloc((size_t)t->block_count, sizeof(*t->blocks));
+    if (t->blocks == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for %d blocks", t->block_count);
+    }
+    for (int i = 0; i < t->block_count; i++) {
+        struct engine_block *b = &t->blocks[i];
+        b->block = gt_model_block(t->model, i);
+        b->index = i;
+        if (b->block->ops->is_loss != (i == t->block_count - 1)) {
+            return GT_FAIL(GT_ERR_ARGUMENT,
+                           "block %s (%d of %d) is %s; the last block, and only "
+                           "it, must be a loss block",
+                           b->block->name, i + 1, t->block_count,
+                           b->block->ops->is_loss ? "a loss block" : "not a loss block");
+        }
+        GT_TRY(b->block->ops->declare(b->block, &b->declared));
+        GT_TRY(add_params(t, b));
+    }
+    return GT_OK;
+}
+
+/* ---- units ------------------------------------------------------------------------------------
+ */
+
+static void group_scales(const gt_trainer *t, const struct model_param *p, gt_zero_tensor *out)
+{
+    const gt_optimizer_config *o = &t->config.optimizer;
+    out->lr_scale = 1.0f;
+    out->decay_scale = p->decl.no_decay ? 0.0f : 1.0f;
+    for (int i = 0; i < o->groups; i++) {
+        if (fnmatch(o->group[i].pattern, p->name, 0) == 0) {
+            out->lr_scale = o->group[i].lr_scale;
+            out->decay_scale = (p->decl.no_decay ? 0.0f : 1.0f) * o->group[i].decay_scale;
+        }
+    }
+}
+
+static gt_zero_tensor describe(const gt_trainer *t, const struct model_param *p, bool copy)
+{
+    int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
+    gt_zero_tensor z = {.name = p->name,
+                        .numel = gti_param_local_numel(&p->decl, tp, rank),
+                        .frozen = p->decl.frozen,
+                        .norm_weight = copy ? 0.0 : 1.0};
+    group_scales(t, p, &z);
+    if (p->decl.tp_axis == GT_REPLICATED) {
+        z.partial = p->decl.sequence_partial && t->layout[LAYOUT_TRAIN].sequence_parallel;
+        z.norm_weight = rank == 0 ? z.norm_weight : 0.0;
+        return z;
+    }
+    gti_param_piece pieces[GT_MAX_SECTIONS];
+    int count = gti_param_pieces(&p->decl, tp, rank, pieces);
+    for (int i = count - 1; i >= 0; i--) {
+        if (pieces[i].replica > 0) {
+            z.replica_from = pieces[i].local_first * gti_param_inner(&p->decl);
+            if (z.replica_from == 0) {
+                z.norm_weight = 0.0;
+            }
+        }
+    }
+    return z;
+}
+
+static gt_status add_unit(gt_trainer *t, const char *name, const int *params, int count, bool copy,
+                          gt_comm *tie, int reduce_after)
+{
+    gt_zero_tensor *tensors = calloc((size_t)count + 1, sizeof(*tensors));
+    struct engine_unit *grown = realloc(t->units, (size_t)(t->unit_count + 1) * sizeof(*t->units));
+    if (grown != NULL) {
+        t->units = grown;
+    }
+    if (tensors == NULL || grown == NULL) {
+        free(tensors);
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for unit %s", name);
+    }
+    for (int i = 0; i < count; i++) {
+        tensors[i] = describe(t, &t->params[params[i]], copy);
+    }
+    int unit;
+    gt_status st = gt_zero_add_unit(t->zero, name, count, tensors, tie, &unit);
+    free(tensors);
+    GT_TRY(st);
+    for (int i = 0; i < count; i++) {
+        t->params[params[i]].unit = unit;
+        t->params[params[i]].tensor = i;
+    }
+    t->units[t->unit_count++] = (struct engine_unit){.unit = unit, .reduce_after = reduce_after};
+    return GT_OK;
+}
+
+/* A parameter that several blocks use is a unit of its own. Its gradient is whole after the
+ * backward of the first local block that uses it; a copy on another stage than the owner's is tied.
+ */
+static gt_status add_shared_unit(gt_trainer *t, int param)
+{
+    if (t->params[param].unit >= 0) {
+        return GT_OK;
+    }
+    struct model_param *p = &t->params[param];
+    int first = -1;
+    bool elsewhere = false;
+    for (int i = 0; i < t->block_count; i++) {
+        for (int k = 0; k < t->blocks[i].declared.count; k++) {
+            if (t->blocks[i].param[k] == param) {
+                elsewhere |= !t->blocks[i].local;
+                first = first < 0 && t->blocks[i].local ? i : first;
+            }
+        }
+    }
+    gt_comm *tie = elsewhere ? gt_mesh_comm(t->mesh, GT_AXIS_EMBED) : NULL;
+    if (elsewhere && gt_comm_size(tie) != 2) {
+        return GT_FAIL(GT_ERR_UNSUPPORTED,
+                       "%s is used on several pipeline stages other than the "
+                       "first and the last",
+                       p->name);
+    }
+    return add_unit(t, p->name, &param, 1, !t->blocks[p->block].local, tie, first);
+}
+
+static gt_status add_block_units(gt_trainer *t, struct engine_block *b)
+{
+    int *own = calloc((size_t)b->declared.count + 1, sizeof(int));
+    if (own == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for unit %s", b->block->name);
+    }
+    int count = 0;
+    gt_status st = GT_OK;
+    for (int i = 0; i < b->declared.count && st == GT_OK; i++) {
+        if (t->params[b->param[i]].shared) {
+            st = add_shared_unit(t, b->param[i]);
+        } else {
+            own[count++] = b->param[i];
+        }
+    }
+    if (st == GT_OK && count > 0) {
+        st = add_unit(t, b->block->name, own, count, false, NULL, b->index);
+    }
+    free(own);
+    return st;
+}
+
+static gt_status list_units(gt_trainer *t, struct engine_block *b)
+{
+    b->units = calloc((size_t)b->declared.count + 1, sizeof(int));
+    if (b->units == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for the units of %s", b->block->name);
+    }
+    for (int i = 0; i < b->declared.count; i++) {
+        int unit = t->params[b->param[i]].unit;
+        bool known = false;
+        for (int k = 0; k < b->unit_count; k++) {
+            known |= b->units[k] == unit;
+        }
+        if (!known) {
+            b->units[b->unit_count++] = unit;
+        }
+    }
+    return GT_OK;
+}
+
+gt_status gti_trainer_make_units(gt_trainer *t)
+{
+    for (int i = 0; i < t->block_count; i++) {
+        if (t->blocks[i].local) {
+            GT_TRY(add_block_units(t, &t->blocks[i]));
+            GT_TRY(list_units(t, &t->blocks[i]));
+        }
+    }
+    return GT_OK;
+}
+
+/* ---- values -----------------------------------------------------------------------------------
+ */
+
+/* The Philox stream of a parameter depends on its name alone, so on no layout. */
+static uint64_t name_hash(const char *name)
+{
+    uint64_t h = 1469598103934665603u;
+    for (; *name; name++) {
+        h = (h ^ (uint64_t)(unsigned char)*name) * 1099511628211u;
+    }
+    return h;
+}
+
+static gt_status init_param(gt_trainer *t, const struct model_param *p)
+{
+    int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
+    gti_param_piece pieces[GT_MAX_SECTIONS];
+    int count = gti_param_pieces(&p->decl, tp, rank, pieces);
+    int64_t inner = gti_param_inner(&p->decl), outer = gti_param_outer(&p->decl);
+    for (int i = 0; i < count; i++) {
+        gt_init_params init = GT_INIT_PARAMS_INIT;
+        init.kind = p->decl.init;
+        init.mean = p->decl.mean;
+        init.std = p->decl.std;
+        init.seed = gt_context_seed(t->ctx);
+        init.stream_id = name_hash(p->name);
+        if (p->decl.tp_axis != GT_REPLICATED && pieces[i].count > 0) {
+            init.axis_local = pieces[i].count;
+            init.inner = inner;
+            init.axis_global = p->decl.shape[p->decl.tp_axis];
+            init.axis_first = pieces[i].global_first;
+        }
+        bool whole = p->decl.tp_axis == GT_REPLICATED;
+        int64_t first = whole ? 0 : pieces[i].local_first * inner;
+        int64_t n = whole ? gti_param_numel(&p->decl) : outer * pieces[i].count * inner;
+        GT_TRY(gt_zero_init_param(t->zero, p->unit, p->tensor, first, n, &init));
+    }
+    return GT_OK;
+}
+
+gt_status gti_trainer_init_values(gt_trainer *t)
+{
+    for (int i = 0; i < t->param_count; i++) {
+        if (t->params[i].unit >= 0) {
+            GT_TRY(init_param(t, &t->params[i]));
+        }
+    }
+    return gt_zero_publish(t->zero);
+}
+
+/* Copies between the local tensor and its places in the whole one. */
+static void copy_pieces(const gt_trainer *t, const struct model_param *p, float *local,
+                        float *whole, bool to_whole)
+{
+    int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
+    gti_param_piece pieces[GT_MAX_SECTIONS];
+    int count = gti_param_pieces(&p->decl, tp, rank, pieces);
+    int64_t inner = gti_param_inner(&p->decl), outer = gti_param_outer(&p->decl);
+    bool replicated = p->decl.tp_axis == GT_REPLICATED;
+    int64_t numel = gti_param_numel(&p->decl);
+    int64_t global_axis = replicated ? 1 : p->decl.shape[p->decl.tp_axis];
+    int64_t local_numel = gti_param_local_numel(&p->decl, tp, rank);
+    int64_t local_axis = replicated || outer * inner == 0 ? 1 : local_numel / (outer * inner);
+    for (int i = 0; i < count; i++) {
+        if (to_whole && pieces[i].replica > 0) {
+            continue;
+        }
+        for (int64_t o = 0; o < (replicated ? 1 : outer); o++) {
+            float *l = local + (replicated ? 0 : (o * local_axis + pieces[i].local_first) * inner);
+            float *w =
+                whole + (replicated ? 0 : (o * global_axis + pieces[i].global_first) * inner);
+            size_t n = (size_t)(replicated ? numel : pieces[i].count * inner);
+            memcpy(to_whole ? w : l, to_whole ? l : w, n * sizeof(float));
+        }
+    }
+}
+
+static gt_status find_sized(const gt_trainer *t, const char *name, int64_t numel,
+                            const struct model_param **out)
+{
+    int i = name == NULL ? -1 : find_param(t, name);
+    if (i < 0) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "the model has no parameter named %s",
+                       name ? name : "(null)");
+    }
+    *out = &t->params[i];
+    if (numel != gti_param_numel(&t->params[i].decl)) {
+        return GT_FAIL(GT_ERR_SHAPE, "parameter %s has %lld elements, the buffer %lld", name,
+                       (long long)gti_param_numel(&t->params[i].decl), (long long)numel);
+    }
+    return GT_OK;
+}
+
+static float *local_copy(const gt_trainer *t, const struct model_param *p)
+{
+    int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
+    return calloc((size_t)gti_param_local_numel(&p->decl, tp, rank) + 1, sizeof(float));
+}
+
+gt_status gt_trainer_read_param(gt_trainer *t, const char *name, float *host, int64_t numel)
+{
+    const struct model_param *p;
+    GT_TRY(find_sized(t, name, numel, &p));
+    memset(host, 0, (size_t)numel * sizeof(float));
+    if (p->unit >= 0) {
+        float *local = local_copy(t, p);
+        if (local == NULL) {
+            return GT_FAIL(GT_ERR_MEMORY, "no host memory to read %s", name);
+        }
+        gt_status st = gt_zero_read_param(t->zero, p->unit, p->tensor, local);
+        /* One rank of each shard group, on the owner's stage, gives its piece to the sum. */
+        if (st == GT_OK && t->blocks[p->block].local &&
+            gt_mesh_index(t->mesh, GT_AXIS_SHARD) == 0) {
+            copy_pieces(t, p, local, host, true);
+        }
+        free(local);
+        GT_TRY(st);
+    }
+    gt_tensor whole = gt_tensor_1d(host, GT_F32, numel);
+    return numel == 0 ? GT_OK : gt_all_reduce(t->world, &whole, GT_SUM, NULL, NULL);
+}
+
+gt_status gt_trainer_load_param(gt_trainer *t, const char *name, const float *host, int64_t numel)
+{
+    const struct model_param *p;
+    GT_TRY(find_sized(t, name, numel, &p));
+    if (p->unit < 0) {
+        return GT_OK;
+    }
+    float *local = local_copy(t, p);
+    if (local == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory to load %s", name);
+    }
+    copy_pieces(t, p, local, (float *)host, false);
+    gt_status st = gt_zero_load_param(t->zero, p->unit, p->tensor, local);
+    free(local);
+    GT_TRY(st);
+    return gt_zero_publish(t->zero);
+}
+
+const char *gt_trainer_param_name(const gt_trainer *t, int i, int *ndim, int64_t shape[4])
+{
+    if (i < 0 || i >= t->param_count) {
+        return NULL;
+    }
+    const gt_param *decl = &t->params[i].decl;
+    if (ndim != NULL) {
+        *ndim = decl->ndim;
+    }
+    for (int d = 0; shape != NULL && d < decl->ndim; d++) {
+        shape[d] = decl->shape[d];
+    }
+    return t->params[i].name;
+}
