@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Any layout gives the same training run: every row below is trained and compared with one rank.
+ * Arguments name the tables to run (all of them without); under mpirun only rows of its size run.
+ */
+#include "train/layout_run.h"
+
+#define COUNT(table) (sizeof(table) / sizeof((table)[0]))
+
+static const layout data_rows[] = {
+    {.micro = 1},
+    {.micro = 3},
+    {.micro = 12},
+    {.dp = 2, .micro = 1},
+    {.dp = 2, .micro = 6},
+    {.dp = 3, .micro = 2},
+    {.dp = 4, .micro = 3},
+    {.dp = 2, .micro = 3, .recompute = true},
+    {.dp = 3, .micro = 4, .vocab = 257},
+    {.micro = 4, .device = "guarded"},
+    {.dp = 2, .micro = 2, .device = "guarded"},
+    {.dp = 3, .micro = 4, .recompute = true, .device = "guarded"},
+};
+
+static const layout zero_rows[] = {
+    {.dp = 2, .zero = 1, .micro = 2},
+    {.dp = 2, .zero = 2, .micro = 2},
+    {.dp = 2, .zero = 3, .micro = 2},
+    {.dp = 3, .zero = 1, .micro = 4},
+    {.dp = 3, .zero = 2, .micro = 1},
+    {.dp = 3, .zero = 3, .micro = 2},
+    {.dp = 4, .zero = 1, .micro = 3},
+    {.dp = 4, .zero = 2, .micro = 1},
+    {.dp = 4, .zero = 3, .micro = 1},
+    {.zero = 3, .micro = 4},
+    {.dp = 3, .zero = 3, .micro = 4, .recompute = true},
+    {.dp = 2, .zero = 3, .micro = 3, .persistence = 5000},
+    {.dp = 2, .zero = 3, .micro = 3, .untied = true},
+    {.dp = 2, .zero = 1, .micro = 2, .device = "guarded"},
+    {.dp = 2, .zero = 2, .micro = 2, .device = "guarded"},
+    {.dp = 3, .zero = 3, .micro = 2, .device = "guarded"},
+    {.dp = 2, .zero = 3, .micro = 2, .offload = GT_OFFLOAD_CPU},
+    {.dp = 2, .zero = 2, .micro = 2, .offload = GT_OFFLOAD_FILE},
+    {.dp = 2, .zero = 3, .micro = 2, .offload = GT_OFFLOAD_CPU, .device = "guarded"},
+};
+
+static const layout dtype_rows[] = {
+    {.dtype = GT_BF16, .micro = 4},
+    {.dtype = GT_F16, .micro = 4},
+    {.dp = 2, .dtype = GT_BF16, .micro = 2},
+    {.dp = 2, .dtype = GT_BF16, .micro = 2, .zero = 1},
+    {.dp = 3, .dtype = GT_BF16, .micro = 2, .zero = 2},
+    {.dp = 2, .dtype = GT_BF16, .micro = 3, .zero = 3},
+    {.dp = 2, .dtype = GT_BF16, .micro = 3, .zero = 3, .accumulation = GT_BF16},
+    {.dp = 2, .dtype = GT_BF16, .micro = 3, .zero = 3, .remainder = true},
+    {.dp = 2, .dtype = GT_BF16, .micro = 6, .zero = 1, .remainder = true, .recompute = true},
+    {.dp = 4, .dtype = GT_F16, .micro = 3, .zero = 3},
+    {.dp = 2, .dtype = GT_F16, .micro = 6, .zero = 2, .recompute = true},
+    {.dp = 2, .dtype = GT_F16, .micro = 2, .zero = 1},
+    {.dp = 2, .dtype = GT_F16, .micro = 2, .zero = 3, .offload = GT_OFFLOAD_FILE},
+    {.dp = 2, .dtype = GT_BF16, .micro = 2, .zero = 3, .device = "guarded"},
+};
+
+static const layout optimizer_rows[] = {
+    {.micro = 4, .optimizer = GT_ADAM},
+    {.dp = 2, .zero = 1, .micro = 2, .optimizer = GT_ADAM},
+    {.dp = 3, .zero = 3, .micro = 2, .optimizer = GT_SGD},
+    {.dp = 2, .zero = 2, .micro = 2, .optimizer = GT_LION},
+    {.dp = 2, .zero = 0, .micro = 2, .optimizer = GT_LAMB},
+    {.dp = 3, .zero = 3, .micro = 2, .optimizer = GT_LAMB},
+    {.tp = 2, .zero = 0, .micro = 2, .optimizer = GT_LAMB},
+    {.pp = 2, .dp = 2, .zero = 2, .micro = 2, .optimizer = GT_LAMB},
+};
+
+static const layout tensor_rows[] = {
+    {.tp = 2, .micro = 2},
+    {.tp = 4, .micro = 3},
+    {.tp = 2, .sequence_parallel = true, .micro = 2},
+    {.tp = 4, .sequence_parallel = true, .micro = 2},
+    {.tp = 2, .dp = 2, .micro = 2},
+    {.tp = 2, .dp = 2, .zero = 1, .micro = 2},
+    {.tp = 2, .dp = 2, .zero = 2, .micro = 2, .sequence_parallel = true},
+    {.tp = 2, .dp = 2, .zero = 3, .micro = 2, .sequence_parallel = true},
+    {.tp = 2, .dp = 3, .zero = 3, .micro = 2, .recompute = true},
+    {.tp = 4, .micro = 4, .vocab = 257, .sequence_parallel = true},
+    {.tp = 2, .micro = 4, .device = "guarded"},
+    {.tp = 2, .micro = 4, .sequence_parallel = true, .device = "guarded"},
+};
+
+static const layout context_rows[] = {
+    {.cp = 2, .micro = 2},
+    {.cp = 4, .micro = 2},
+    {.cp = 2, .dp = 2, .zero = 3, .micro = 2},
+    {.cp = 2, .tp = 2, .micro = 2},
+    {.cp = 2, .tp = 2, .micro = 2, .sequence_parallel = true, .zero = 2},
+    {.cp = 2, .llama = true, .micro = 3, .recompute = true},
+    {.cp = 2, .micro = 4, .device = "guarded"},
+};
+
+static const layout llama_rows[] = {
+    {.llama = true, .micro = 3},
+    {.llama = true, .dp = 2, .zero = 3, .micro = 3},
+    {.llama = true, .tp = 2, .micro = 3},
+    {.llama = true, .tp = 4, .micro = 3},
+    {.llama = true, .tp = 4, .micro = 3, .sequence_parallel = true},
+    {.llama = true, .tp = 2, .dp = 2, .zero = 2, .micro = 3, .sequence_parallel = true},
+    {.llama = true, .tp = 4, .dp = 2, .zero = 3, .micro = 2, .recompute = true},
+    {.llama = true, .pp = 2, .tp = 2, .micro = 2},
+};
+
+static const layout pipeline_rows[] = {
+    {.pp = 2, .micro = 1},
+    {.pp = 3, .micro = 2},
+    {.pp = 4, .micro = 3},
+    {.pp = 4, .micro = 6},
+    {.pp = 2, .micro = 12},
+    {.pp = 2, .micro = 2, .schedule = "gpipe"},
+    {.pp = 2, .micro = 2, .schedule = "interleaved", .chunks = 2},
+    {.pp = 2, .micro = 2, .schedule = "zb-h1"},
+    {.pp = 4, .micro = 2, .schedule = "zb-h1"},
+    {.pp = 3, .micro = 2, .schedule = "zb-h2"},
+    {.pp = 2, .micro = 2, .schedule = "zb-v", .chunks = 2},
+    {.pp = 2, .micro = 3, .recompute = true, .schedule = "zb-h1"},
+    {.pp = 3, .micro = 3, .untied = true},
+    {.pp = 2, .dp = 2, .zero = 1, .micro = 1},
+    {.pp = 2, .dp = 2, .zero = 2, .micro = 1},
+    {.pp = 2, .dp = 2, .zero = 3, .micro = 1},
+    {.pp = 2, .dp = 2, .zero = 3, .micro = 1, .schedule = "interleaved", .chunks = 2},
+    {.pp = 2, .dp = 2, .zero = 2, .micro = 2, .schedule = "zb-h1"},
+    {.pp = 2, .dp = 2, .zero = 3, .micro = 2, .schedule = "zb-v", .chunks = 2},
+    {.pp = 2, .dp = 2, .zero = 3, .micro = 2, .schedule = "gpipe"},
+    {.pp = 2, .tp = 2, .micro = 2},
+    {.pp = 2, .tp = 2, .micro = 2, .sequence_parallel = true, .schedule = "zb-h1"},
+    {.pp = 2, .dp = 2, .tp = 2, .zero = 3, .micro = 2, .sequence_parallel = true},
+    {.pp = 2, .cp = 2, .tp = 2, .micro = 2},
+    {.pp = 2, .micro = 2, .device = "guarded"},
+    {.pp = 2, .dp = 2, .zero = 3, .micro = 2, .schedule = "zb-h1", .device = "guarded"},
+    {.pp = 2, .dp = 2, .zero = 3, .micro = 3, .dtype = GT_BF16},
+    {.pp = 2, .micro = 2, .dtype = GT_F16},
+};
+
+/* What one rank would do with the row's model and optimizer, in f32. */
+static layout alone(const layout *row)
+{
+    return (layout){.micro = LAYOUT_BATCH,
+                    .llama = row->llama,
+                    .untied = row->untied,
+                    .vocab = row->vocab,
+                    .optimizer = row->optimizer,
+                    .no_dropout = row->no_dropout};
+}
+
+static bool same_model(const layout *a, const layout *b)
+{
+    return a->llama == b->llama && a->untied == b->untied && a->vocab == b->vocab &&
+           a->optimizer == b->optimizer && a->no_dropout == b->no_dropout;
+}
+
+static double tolerance_of(const layout *row)
+{
+    return row->dtype == GT_F32 ? 1e-5 : row->dtype == GT_F16 ? 2e-3 : 1.5e-2;
+}
+
+static void run_row(const layout *row)
+{
+    static layout reference;
+    static layout_curve want;
+    static bool have;
+    if (gti_mpirun_size() > 0 && gti_mpirun_size() != layout_ranks(row)) {
+        return;
+    }
+    layout one = alone(row);
+    if (!have || !same_model(&one, &reference)) {
+        layout_run(&want, &one);
+        reference = one;
+        have = true;
+    }
+    layout_curve got;
+    layout_run(&got, row);
+    layout_compare(row, &got, &want, tolerance_of(row));
+    if (row->dtype == GT_F32) {
+        for (int i = 0; i < 4; i++) {
+            TH_EQUAL(got.sampled[i], want.sampled[i]);
+        }
+    }
+    if (got.steady_allocations != 0) {
+        th_fail(__FILE__, __LINE__, "%s: step %d made %d allocations, wanted none",
+                layout_name(row), LAYOUT_STEPS, (int)got.steady_allocations);
+    }
+}
+
+struct table {
+    const char *name;
+    const layout *rows;
+    size_t count;
+};
+
+#define TABLE(name)                                                                                \
+    {                                                                                              \
+#name, name##_rows, COUNT(name##_rows)                                                     \
+    }
+static const struct table tables[] = {TABLE(data),   TABLE(zero),    TABLE(dtype), TABLE(optimizer),
+                                      TABLE(tensor), TABLE(context), TABLE(llama), TABLE(pipeline)};
+
+static void run_table(void **state)
+{
+    const struct table *t = *state;
+    for (size_t i = 0; i < t->count; i++) {
+        run_row(&t->rows[i]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int failed = 0;
+    for (size_t i = 0; i < COUNT(tables); i++) {
+        bool wanted = argc == 1;
+        for (int a = 1; a < argc; a++) {
+            wanted |= strcmp(argv[a], tables[i].name) == 0;
+        }
+        if (!wanted) {
+            continue;
+        }
+        const struct CMUnitTest tests[] = {
+            {tables[i].name, run_table, NULL, NULL, (void *)&tables[i]}};
+        failed += cmocka_run_group_tests_name(tables[i].name, tests, NULL, NULL);
+    }
+    return failed;
+}
