@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * ZeRO as a primitive: layout, padding, sums, norms, memory to the byte, updates, divergence. */
+#include <math.h>
+#include <stdio.h>
+
+#include <geektrain/zero.h>
+
+#include "ranks.h"
+#include "zero/state.h"
+
+enum { UNITS = 3 };
+
+/* Lengths that divide nothing, an empty tensor and one of a single element. */
+static const int64_t lengths[UNITS][3] = {{10, 3, 1}, {5, 16, 0}, {37, 1, 130}};
+
+static gt_zero_params params_of(int stage, gt_dtype dtype)
+{
+    gt_zero_params p = GT_ZERO_PARAMS_INIT;
+    p.stage = stage;
+    p.dtype = dtype;
+    p.communication_dtype = dtype;
+    p.optimizer.lr = 1e-3;
+    p.optimizer.beta1 = 0.9;
+    p.optimizer.beta2 = 0.999;
+    p.optimizer.eps = 1e-8;
+    return p;
+}
+
+static gt_zero *make(gt_comm *world, gt_context *ctx, const gt_zero_params *p)
+{
+    gt_zero *z = NULL;
+    TH_OK(gt_zero_create(&z, ctx, world, p));
+    for (int u = 0; u < UNITS; u++) {
+        gt_zero_tensor t[3];
+        char names[3][16], unit[16];
+        snprintf(unit, sizeof(unit), "unit%d", u);
+        for (int i = 0; i < 3; i++) {
+            snprintf(names[i], sizeof(names[i]), "u%d.t%d", u, i);
+            t[i] = (gt_zero_tensor){.name = names[i],
+                                    .numel = lengths[u][i],
+                                    .lr_scale = 1.0f,
+                                    .decay_scale = 1.0f,
+                                    .norm_weight = 1.0};
+        }
+        TH_OK(gt_zero_add_unit(z, unit, 3, t, NULL, NULL));
+    }
+    TH_OK(gt_zero_allocate(z));
+    return z;
+}
+
+static float value(int u, int t, int64_t i)
+{
+    return (float)(u * 100 + t * 10) + 0.25f * (float)(i % 16);
+}
+
+static void load(gt_zero *z)
+{
+    float host[256];
+    for (int u = 0; u < UNITS; u++) {
+        for (int t = 0; t < 3; t++) {
+            for (int64_t i = 0; i < lengths[u][t]; i++) {
+                host[i] = value(u, t, i);
+            }
+            TH_OK(gt_zero_load_param(z, u, t, host));
+        }
+    }
+    TH_OK(gt_zero_publish(z));
+}
+
+static void expect_tensor(const gt_tensor *t, gt_context *ctx, int u, int k)
+{
+    float host[256];
+    gt_tensor wide;
+    int64_t n = gt_tensor_numel(t);
+    TH_EQUAL(n, lengths[u][k]);
+    TH_OK(gt_tensor_alloc(ctx, &wide, GT_MEM_OTHER, GT_F32, 1, &n));
+    TH_OK(gt_cast(ctx, &wide, t, NULL));
+    TH_OK(gt_copy_to_host(ctx, host, &wide, NULL));
+    for (int64_t i = 0; i < n; i++) {
+        TH_TRUE(host[i] == value(u, k, i)); /* all are exact in bf16 and f16 */
+    }
+    gt_tensor_free(ctx, &wide);
+}
+
+struct variant {
+    int stage;
+    gt_dtype dtype, accum;
+    bool remainder;
+    int64_t persistence;
+};
+
+static const struct variant variants[] = {
+    {0, GT_F32, GT_F32, false, 0},  {1, GT_F32, GT_F32, false, 0},  {2, GT_F32, GT_F32, false, 0},
+    {3, GT_F32, GT_F32, false, 0},  {0, GT_BF16, GT_F32, false, 0}, {1, GT_BF16, GT_F32, true, 0},
+    {2, GT_F16, GT_F32, false, 0},  {3, GT_BF16, GT_F32, false, 0}, {3, GT_BF16, GT_BF16, true, 0},
+    {3, GT_F32, GT_F32, false, 60},
+};
+#define VARIANTS ((int)(sizeof(variants) / sizeof(variants[0])))
+
+static gt_zero_params variant_params(const struct variant *v)
+{
+    gt_zero_params p = params_of(v->stage, v->dtype);
+    p.accum_dtype = v->accum;
+    p.optimizer.master_remainder = v->remainder;
+    p.persistence_threshold = v->persistence;
+    return p;
+}
+
+/* Whatever the stage, gathered parameters are the loaded ones, with NaN in all padding. */
+static void gathers(gt_comm *world, gt_context *ctx, void *user)
+{
+    for (int k = 0; k < VARIANTS; k++) {
+        gt_zero_params p = variant_params(&variants[k]);
+        gt_zero *z = make(world, ctx, &p);
+        load(z);
+        for (int round = 0; round < 2; round++) {
+            for (int u = 0; u < UNITS; u++) {
+                if (u + 1 < UNITS) {
+                    TH_OK(gt_zero_prefetch(z, u + 1));
+                }
+                TH_OK(gt_zero_gather(z, u));
+                for (int t = 0; t < 3; t++) {
+                    gt_tensor view;
+                    TH_OK(gt_zero_param(z, u, t, &view));
+                    expect_tensor(&view, ctx, u, t);
+                }
+                TH_OK(gt_zero_release(z, u));
+            }
+        }
+        for (int u = 0; u < UNITS; u++) {
+            for (int t = 0; t < 3; t++) {
+                float host[256];
+                TH_OK(gt_zero_read_param(z, u, t, host));
+                for (int64_t i = 0; i < lengths[u][t]; i++) {
+                    TH_TRUE(host[i] == value(u, t, i));
+                }
+            }
+        }
+        gt_zero_destroy(&z);
+    }
+    (void)user;
+}
+
+/* Fills this rank's gradient with rank-dependent values; padding gets NaN to prove it is not read. */
+static void add_gradient(gt_zero *z, gt_context *ctx, int u, int rank, double factor)
+{
+    for (int t = 0; t < 3; t++) {
+        gt_tensor g, ones;
+        TH_OK(gt_zero_grad(z, u, t, &g));
+        int64_t n = gt_tensor_numel(&g);
+        TH_OK(gt_tensor_alloc(ctx, &ones, GT_MEM_OTHER, GT_F32, 1, &n));
+        TH_OK(gt_fill(ctx, &ones, 1.0, NULL));
+        TH_OK(gt_axpby(ctx, &g, &ones, (float)(factor * (rank + 1) * (t + 1)), 1.0f, NULL));
+        gt_tensor_free(ctx, &ones);
+    }
+}
+
+static double wanted_norm_sq(int size, double microbatches)
+{
+    double sum = 0, ranks = size * (size + 1) / 2.0;
+    for (int u = 0; u < UNITS; u++) {
+        for (int t = 0; t < 3; t++) {
+            double g = ranks * (t + 1) * microbatches;
+            sum += g * g * (double)lengths[u][t];
+        }
+    }
+    return sum;
+}
+
+static double global_norm_sq(gt_zero *z, gt_comm *world, gt_context *ctx)
+{
+    gt_tensor acc;
+    int64_t one = 1;
+    double host = 0;
+    TH_OK(gt_tensor_alloc(ctx, &acc, GT_MEM_OTHER, GT_F64, 1, &one));
+    TH_OK(gt_fill(ctx, &acc, 0.0, NULL));
+    TH_OK(gt_zero_norm(z, &acc));
+    TH_OK(gt_all_reduce(world, &acc, GT_SUM, NULL, NULL));
+    TH_OK(gt_copy_to_host(ctx, &host, &acc, NULL));
+    gt_tensor_free(ctx, &acc);
+    return host;
+}
+
+/* Two microbatches: sums over ranks and microbatches, norm of each distinct element once, the first
+ * Adam step, and the same parameters on every rank and in every stage afterwards. */
+static void steps(gt_comm *world, gt_context *ctx, void *user)
+{
+    int rank = gt_comm_rank(world), size = gt_comm_size(world);
+    for (int k = 0; k < VARIANTS; k++) {
+        gt_zero_params p = variant_params(&variants[k]);
+        gt_zero *z = make(world, ctx, &p);
+        load(z);
+        for (int m = 0; m < 2; m++) {
+            for (int u = UNITS - 1; u >= 0; u--) {
+                TH_OK(gt_zero_gather(z, u));
+                add_gradient(z, ctx, u, rank, 1.0);
+                TH_OK(gt_zero_release(z, u));
+                TH_OK(gt_zero_reduce(z, u, m == 1));
+            }
+        }
+        TH_OK(gt_zero_finish(z));
+        double got = global_norm_sq(z, world, ctx), want = wanted_norm_sq(size, 2);
+        TH_TRUE(fabs(got - want) <= 1e-12 * want);
+        TH_OK(gt_zero_update(z, 1e-3, 1.0, 1));
+        for (int u = 0; u < UNITS; u++) {
+            for (int t = 0; t < 3; t++) {
+                float host[256];
+                TH_OK(gt_zero_read_param(z, u, t, host));
+                for (int64_t i = 0; i < lengths[u][t]; i++) {
+                    float step = host[i] - value(u, t, i);
+                    TH_TRUE(fabsf(step + 1e-3f) < 4e-5f); /* first Adam step: -lr */
+                }
+            }
+        }
+        gt_zero_destroy(&z);
+    }
+    (void)user;
+}
+
+/* Ranks that use different units in a step (experts, early exit) neither hang nor lose gradients. */
+static void uneven_use(gt_comm *world, gt_context *ctx, void *user)
+{
+    int rank = gt_comm_rank(world);
+    for (int stage = 0; stage <= 3; stage++) {
+        gt_zero_params p = params_of(stage, GT_F32);
+        gt_zero *z = make(world, ctx, &p);
+        add_gradient(z, ctx, rank % 2, 0, rank % 2 ? 6.0 : 2.0);
+        TH_OK(gt_zero_finish(z));
+        float host[256];
+        for (int u = 0; u < UNITS; u++) {
+            TH_OK(gt_zero_read_grad(z, u, 0, host));
+            int users = u > 1 ? 0 : gt_comm_size(world) / 2 + (u == 0 && gt_comm_size(world) % 2);
+            TH_TRUE(host[0] == (float)users * (u ? 6.0f : 2.0f));
+        }
+        gt_zero_destroy(&z);
+    }
+    (void)user;
+}
+
+static void divergent_order(gt_comm *world, gt_context *ctx, void *user)
+{
+    gt_zero_params p = params_of(3, GT_F32);
+    gt_zero *z = make(world, ctx, &p);
+    /* Units 0 and 1 have one padded size, so that no collective can tell them apart. */
+    int first = gt_comm_rank(world) == 1 ? 1 : 0;
+    for (int i = 0; i < 2; i++) {
+        int u = i == 0 ? first : 1 - first;
+        TH_OK(gt_zero_gather(z, u));
+        TH_OK(gt_zero_release(z, u));
+    }
+    if (gt_comm_size(world) > 1) {
+        TH_FAILS(gt_zero_finish(z), GT_ERR_MISMATCH, "rank 1 gathered unit unit1 as number 1");
+    } else {
+        TH_OK(gt_zero_finish(z));
+    }
+    gt_zero_destroy(&z);
+    (void)user;
+}
+
+/* Live bytes per tag are the formula, to the byte. */
+static void memory(gt_comm *world, gt_context *ctx, void *user)
+{
+    for (int k = 0; k < VARIANTS; k++) {
+        gt_memory_stats before, after;
+        gt_memory_get_stats(ctx, &before);
+        gt_zero_params p = variant_params(&variants[k]);
+        gt_zero *z = make(world, ctx, &p);
+        gt_memory_get_stats(ctx, &after);
+        gt_zero_bytes f;
+        gt_zero_formula(z, &f);
+        TH_EQUAL(after.live[GT_MEM_PARAMS] - before.live[GT_MEM_PARAMS], f.params);
+        TH_EQUAL(after.live[GT_MEM_GRADS] - before.live[GT_MEM_GRADS], f.grads);
+        TH_EQUAL(after.live[GT_MEM_OPTIMIZER] - before.live[GT_MEM_OPTIMIZER], f.optimizer);
+        int64_t element = (int64_t)gt_dtype_size(p.dtype), padded = 0;
+        int P = gt_comm_size(world);
+        for (int u = 0; u < UNITS; u++) {
+            padded += z->units[u].shard;
+        }
+        if (p.stage == 3 && p.persistence_threshold == 0 && P > 1) {
+            TH_EQUAL(f.params, padded * element);
+        }
+        int64_t state = p.dtype == GT_F32 ? 8 : p.optimizer.master_remainder ? 10 : 12;
+        TH_EQUAL(f.optimizer, padded * state * (p.stage == 0 ? P : 1));
+        gt_zero_destroy(&z);
+    }
+    (void)user;
+}
+
+static void nonfinite(gt_comm *world, gt_context *ctx, void *user)
+{
+    gt_zero_params p = params_of(2, GT_F32);
+    gt_zero *z = make(world, ctx, &p);
+    gt_tensor g;
+    TH_OK(gt_zero_grad(z, 1, 1, &g));
+    if (gt_comm_rank(world) == gt_comm_size(world) - 1) {
+        TH_OK(gt_fill(ctx, &g, INFINITY, NULL));
+    }
+    TH_OK(gt_zero_finish(z));
+    TH_TRUE(!isfinite(global_norm_sq(z, world, ctx)));
+    char name[64];
+    TH_OK(gt_zero_find_nonfinite(z, name, sizeof(name)));
+    TH_TRUE(name[0] == '\0' || strcmp(name, "u1.t1") == 0);
+    TH_OK(gt_zero_discard(z));
+    gt_zero_destroy(&z);
+    (void)user;
+}
+
+static void bad_calls(gt_comm *world, gt_context *ctx, void *user)
+{
+    gt_zero *z = NULL;
+    gt_zero_params p = params_of(4, GT_F32);
+    TH_FAILS(gt_zero_create(&z, ctx, world, &p), GT_ERR_ARGUMENT, "stage 4");
+    p = params_of(1, GT_I32);
+    TH_FAILS(gt_zero_create(&z, ctx, world, &p), GT_ERR_DTYPE, "i32");
+    p = params_of(3, GT_F32);
+    z = make(world, ctx, &p);
+    gt_tensor t;
+    TH_FAILS(gt_zero_gather(z, 7), GT_ERR_ARGUMENT, "unit 7");
+    TH_FAILS(gt_zero_release(z, 0), GT_ERR_STATE, "unit0");
+    TH_FAILS(gt_zero_update(z, 1e-3, 1.0, 1), GT_ERR_STATE, "gt_zero_finish");
+    if (gt_comm_size(world) > 1) {
+        TH_FAILS(gt_zero_param(z, 0, 0, &t), GT_ERR_STATE, "not gathered");
+    }
+    gt_zero_destroy(&z);
+    (void)user;
+}
+
+struct row {
+    const char *name;
+    gti_rank_fn fn;
+};
+
+static const struct row rows[] = {
+    {"gathered parameters are the loaded ones", gathers},
+    {"sums, norms and steps agree in all stages", steps},
+    {"uneven use", uneven_use},
+    {"divergent gather order", divergent_order},
+    {"memory to the byte", memory},
+    {"non-finite gradients are named", nonfinite},
+    {"bad calls", bad_calls},
+};
+
+static void run(void **state)
+{
+    const struct row *r = *state;
+    for (int ranks = 1; ranks <= 4; ranks++) {
+        gti_run_ranks(ranks, r->fn, "cpu", NULL);
+    }
+    gti_run_ranks(3, r->fn, "guarded", NULL);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[sizeof(rows) / sizeof(rows[0])];
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        tests[i] = (struct CMUnitTest){rows[i].name, run, NULL, NULL, (void *)&rows[i]};
+    }
+    return cmocka_run_group_tests_name("zero", tests, NULL, NULL);
+}
