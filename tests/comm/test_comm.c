@@ -245,12 +245,15 @@ static void collectives_small_counts_guarded(void **state)
 static void collectives_chunk_borders(void **state)
 {
     (void)state;
-    static const plan plans[] = {{GT_F32, 4095},   {GT_F32, 4096},   {GT_F32, 4097},
-                                 {GT_BF16, 8191},  {GT_BF16, 8193},  {GT_F32, 65535},
-                                 {GT_F32, 65536},  {GT_F32, 65537},  {GT_F16, 131071},
-                                 {GT_F64, 131101}, {GT_BF16, 600011}};
-    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
-        on_all_ranks(all_operations, "cpu", (void *)&plans[i]);
+    static const struct {
+        plan plan;
+        int ranks;
+    } cases[] = {{{GT_F32, 4096}, 2},  {{GT_F32, 4097}, 3},   {{GT_BF16, 8193}, 5},
+                 {{GT_F32, 65535}, 1}, {{GT_F32, 65535}, 2},  {{GT_F32, 65536}, 2},
+                 {{GT_I64, 65537}, 3}, {{GT_F16, 131071}, 2}, {{GT_F64, 32769}, 3},
+                 {{GT_F32, 49999}, 5}, {{GT_BF16, 600011}, 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        gti_run_ranks(cases[i].ranks, all_operations, "cpu", (void *)&cases[i].plan);
     }
 }
 
