@@ -54,6 +54,7 @@ typedef struct gt_loader_params {
     bool no_prefetch;     /* otherwise a thread reads the next batch meanwhile          */
 } gt_loader_params;
 #define GT_LOADER_PARAMS_INIT {.struct_size = sizeof(gt_loader_params)}
+GT_API void gt_loader_params_init(gt_loader_params *params, size_t size);
 /* Errors: GT_ERR_FORMAT when fewer than seq+1 tokens; GT_ERR_ARGUMENT. An epoch's last incomplete
  * global batch is filled from the next epoch: no sample is dropped. */
 GT_API gt_status gt_loader_create(gt_loader **out, gt_tokens *tokens,

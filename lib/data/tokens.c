@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * A token stream: the shards one after the other. */
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/fail.h"
+#include "data/shard.h"
+
+struct gt_tokens {
+    gti_shard *shards;
+    size_t shard_count, capacity;
+    int64_t *starts; /* [shard_count + 1] tokens before each shard */
+    int64_t vocab;
+};
+
+static gt_status add_shard(gt_tokens *t, const char *path, const char *format)
+{
+    if (t->shard_count == t->capacity) {
+        size_t capacity = 2 * t->capacity + 8;
+        gti_shard *grown = realloc(t->shards, capacity * sizeof *grown);
+        if (grown == NULL) {
+            return GT_FAIL(GT_ERR_MEMORY, "no memory for %zu token files", capacity);
+        }
+        t->shards = grown;
+        t->capacity = capacity;
+    }
+    gti_shard shard;
+    GT_TRY(gti_shard_open(&shard, path, format));
+    if (t->shard_count > 0 && shard.format != t->shards[0].format) {
+        gt_status st = GT_FAIL(GT_ERR_FORMAT, "%s is in format %s, but %s in format %s", path,
+                               shard.format, t->shards[0].path, t->shards[0].format);
+        gti_shard_close(&shard);
+        return st;
+    }
+    t->shards[t->shard_count++] = shard;
+    return GT_OK;
+}
+
+/* A pattern's files in alphabetical order; of a Megatron pair the .bin is passed over. */
+static gt_status add_glob(gt_tokens *t, const char *pattern, const char *format)
+{
+    glob_t found;
+    int error = glob(pattern, GLOB_ERR, NULL, &found);
+    if (error != 0) {
+        globfree(&found);
+        return GT_FAIL(GT_ERR_IO, "%s: %s", pattern,
+                       error == GLOB_NOMATCH   ? "no such file"
+                       : error == GLOB_NOSPACE ? "no memory to list the files"
+                                               : "cannot list the files");
+    }
+    gt_status st = GT_OK;
+    for (size_t i = 0; i < found.gl_pathc && st == GT_OK; i++) {
+        const char *path = found.gl_pathv[i];
+        size_t n = strlen(path);
+        bool pair = i + 1 < found.gl_pathc && n > 4 && strcmp(path + n - 4, ".bin") == 0 &&
+                    strncmp(path, found.gl_pathv[i + 1], n - 3) == 0 &&
+                    strcmp(found.gl_pathv[i + 1] + n - 4, ".idx") == 0;
+        if (!pair) {
+            st = add_shard(t, path, format);
+        }
+    }
+    globfree(&found);
+    return st;
+}
+
+static gt_status add_paths(gt_tokens *t, const char *paths, const char *format)
+{
+    char *copy = strdup(paths), *rest = copy, *path;
+    gt_status st = copy != NULL ? GT_OK : GT_FAIL(GT_ERR_MEMORY, "no memory for the token paths");
+    while (st == GT_OK && (path = strsep(&rest, ":")) != NULL) {
+        if (path[0] != '\0') {
+            st = strpbrk(path, "*?[") != NULL ? add_glob(t, path, format)
+                                              : add_shard(t, path, format);
+        }
+    }
+    free(copy);
+    if (st == GT_OK && t->shard_count == 0) {
+        st = GT_FAIL(GT_ERR_ARGUMENT, "no token file is given");
+    }
+    return st;
+}
+
+static gt_status count_tokens(gt_tokens *t)
+{
+    t->starts = malloc((t->shard_count + 1) * sizeof *t->starts);
+    if (t->starts == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no memory for %zu token files", t->shard_count);
+    }
+    t->starts[0] = 0;
+    for (size_t i = 0; i < t->shard_count; i++) {
+        t->starts[i + 1] = t->starts[i] + t->shards[i].count;
+    }
+    return GT_OK;
+}
+
+gt_status gt_tokens_open(gt_tokens **out, const char *paths, const char *format, int64_t vocab)
+{
+    if (paths == NULL || paths[0] == '\0' || vocab < 0) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "no token file is given, or vocab %lld is negative",
+                       (long long)vocab);
+    }
+    gt_tokens *t = calloc(1, sizeof *t);
+    if (t == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no memory to open %s", paths);
+    }
+    t->vocab = vocab;
+    gt_status st = add_paths(t, paths, format != NULL && format[0] != '\0' ? format : "auto");
+    if (st == GT_OK) {
+        st = count_tokens(t);
+    }
+    if (st != GT_OK) {
+        gt_tokens_close(&t);
+        return st;
+    }
+    *out = t;
+    return GT_OK;
+}
+
+void gt_tokens_close(gt_tokens **tokens)
+{
+    if (tokens == NULL || *tokens == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < (*tokens)->shard_count; i++) {
+        gti_shard_close(&(*tokens)->shards[i]);
+    }
+    free((*tokens)->shards);
+    free((*tokens)->starts);
+    free(*tokens);
+    *tokens = NULL;
+}
+
+int64_t gt_tokens_count(const gt_tokens *tokens)
+{
+    return tokens->starts[tokens->shard_count];
+}
+
+const char *gt_tokens_format(const gt_tokens *tokens)
+{
+    return tokens->shards[0].format;
+}
+
+gt_status gt_tokens_read(const gt_tokens *t, int64_t first, int64_t count, int32_t *out)
+{
+    int64_t total = gt_tokens_count(t);
+    if (first < 0 || count < 0 || first > total || count > total - first) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "tokens %lld + %lld asked for, but there are %lld",
+                       (long long)first, (long long)count, (long long)total);
+    }
+    size_t low = 0, high = t->shard_count;
+    while (high - low > 1) {
+        size_t middle = (low + high) / 2;
+        if (t->starts[middle] <= first) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    for (size_t i = low; count > 0; i++) {
+        int64_t skip = first - t->starts[i], run = t->starts[i + 1] - first;
+        run = run < count ? run : count;
+        GT_TRY(gti_shard_read(&t->shards[i], skip, run, t->vocab, out));
+        first += run;
+        out += run;
+        count -= run;
+    }
+    return GT_OK;
+}
+
+/* Small files whole; of large ones both ends and some pages between. */
+static void hash_bytes(XXH64_state_t *state, const gti_mapping *m)
+{
+    enum { PAGE = 4096, PAGES = 64 };
+    uint64_t size = m->size;
+    XXH64_update(state, &size, sizeof size);
+    if (m->size <= PAGE * PAGES * 4) {
+        if (m->size > 0) {
+            XXH64_update(state, m->bytes, m->size);
+        }
+        return;
+    }
+    for (size_t i = 0; i < PAGES; i++) {
+        size_t at = (m->size - PAGE) / (PAGES - 1) * i;
+        XXH64_update(state, m->bytes + at, PAGE);
+    }
+    XXH64_update(state, m->bytes + m->size - PAGE, PAGE);
+}
+
+uint64_t gt_tokens_hash(const gt_tokens *tokens)
+{
+    XXH64_state_t *state = XXH64_createState();
+    if (state == NULL) {
+        return 0;
+    }
+    XXH64_reset(state, tokens->shard_count);
+    for (size_t i = 0; i < tokens->shard_count; i++) {
+        const gti_shard *s = &tokens->shards[i];
+        XXH64_update(state, s->format, strlen(s->format));
+        hash_bytes(state, &s->index);
+        hash_bytes(state, &s->data);
+    }
+    uint64_t hash = XXH64_digest(state);
+    XXH64_freeState(state);
+    return hash;
+}
