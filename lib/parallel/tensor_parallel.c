@@ -48,9 +48,6 @@ static gt_status gemm(const gt_tp *tp, gt_tensor *c, const product *p, gt_stream
         GT_TRY(gt_copy(tp->ctx, c, p->residual, stream));
         params.accumulate = true;
     }
-    if (gt_tensor_numel(p->a) == 0) { /* an empty shard adds nothing */
-        return p->residual != NULL ? GT_OK : gt_fill(tp->ctx, c, 0.0, stream);
-    }
     return gt_gemm(tp->ctx, c, p->a, p->b, &params, stream);
 }
 
