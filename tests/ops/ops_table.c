@@ -105,6 +105,16 @@ static void describe(char text[200], const op_spec *op, const op_case *c, const 
              c->grad_f32 ? "/f32" : "", c->absent, c->label != NULL ? c->label : "");
 }
 
+/* f64 results are sums of f32 values. */
+static void compare(th *h, const char *name, const gt_tensor *got, const double *want,
+                    double factor)
+{
+    th_tolerance tolerance = th_tolerance_of(got->dtype == GT_F64 ? GT_F32 : got->dtype);
+    tolerance.absolute *= factor;
+    tolerance.relative *= factor;
+    th_compare_values(name, th_get(h, got), want, gt_tensor_numel(got), tolerance);
+}
+
 /* Runs a case; the raw results of output slots stay in out[], if wanted. */
 static void run_case(th *h, const op_spec *op, const op_case *c, double **out)
 {
@@ -143,7 +153,7 @@ static void run_case(th *h, const op_spec *op, const op_case *c, double **out)
         }
         describe(text, op, c, op->slot[s].name);
         if (op->slot[s].role != OP_IN) {
-            th_compare(h, text, &t[s], v[s], c->factor > 0 ? c->factor : 1);
+            compare(h, text, &t[s], v[s], c->factor > 0 ? c->factor : 1);
         } else if (!aliased || c->alias_in != s) {
             th_compare(h, text, &t[s], before[s], 0);
         }
