@@ -117,6 +117,8 @@ gt_status gti_schedule_check_costs(const gt_schedule *s, const gt_stage_cost *co
 gt_status gti_generate_gpipe(gt_schedule *s);
 gt_status gti_generate_1f1b(gt_schedule *s);
 gt_status gti_generate_interleaved(gt_schedule *s);
+/* Finished: the forwards alone, on the stages of `like`. */
+gt_status gti_generate_forward(gt_schedule **out, const gt_schedule *like, int microbatches);
 /* limit: most activations held by a rank; scale 1: zb-h1, 2: zb-h2. */
 gt_status gti_generate_zero_bubble(gt_schedule **out, int ranks, int microbatches, int scale,
                                    int limit, const gt_stage_cost *cost);

@@ -101,6 +101,40 @@ gt_status gti_generate_interleaved(gt_schedule *s)
     return GT_OK;
 }
 
+/* In one order for all ranks: by groups of as many microbatches as ranks, by stage, by microbatch.
+ */
+static gt_status add_forwards(gt_schedule *s)
+{
+    for (int first = 0; first < s->microbatches; first += s->ranks) {
+        int last = least(first + s->ranks, s->microbatches);
+        for (int stage = 0; stage < s->stages; stage++) {
+            for (int m = first; m < last; m++) {
+                GT_TRY(gti_schedule_add(s, s->stage_rank[stage], GT_ACTION_FORWARD, m,
+                                        s->stage_chunk[stage]));
+            }
+        }
+    }
+    return GT_OK;
+}
+
+gt_status gti_generate_forward(gt_schedule **out, const gt_schedule *like, int microbatches)
+{
+    gt_schedule *s = NULL;
+    GT_TRY(gti_schedule_new(&s, "forward", like->ranks, microbatches, like->chunks, like->stage,
+                            like->chunks == 1 ? like->next : NULL));
+    s->forward_only = true;
+    gt_status st = add_forwards(s);
+    if (st == GT_OK) {
+        st = gti_schedule_finish(s);
+    }
+    if (st != GT_OK) {
+        gt_schedule_destroy(&s);
+        return st;
+    }
+    *out = s;
+    return GT_OK;
+}
+
 void gt_schedule_params_init(gt_schedule_params *params, size_t size)
 {
     memset(params, 0, size);
