@@ -28,6 +28,8 @@
 #include <geektrain/pipeline.h>
 #include <geektrain/tensor_parallel.h>
 #include <geektrain/zero.h>
+#include <geektrain/step.h>
+#include <geektrain/monitor.h>
 #include <geektrain/trainer.h>
 
 #endif

@@ -9,6 +9,7 @@
 #include <geektrain/config.h>
 #include <geektrain/data.h>
 #include <geektrain/mesh.h>
+#include <geektrain/step.h>
 #include <geektrain/zero.h>
 
 #ifdef __cplusplus
@@ -16,31 +17,6 @@ extern "C" {
 #endif
 
 typedef struct gt_trainer gt_trainer;
-
-typedef enum gt_step_outcome {
-    GT_STEP_APPLIED = 0,
-    GT_STEP_SKIPPED_OVERFLOW,  /* non-finite gradients under a loss scale: the scaler reacts      */
-    GT_STEP_SKIPPED_NONFINITE, /* non-finite gradients without a loss scale                       */
-    GT_STEP_SKIPPED_NO_TOKENS  /* every target of the global batch was ignored                    */
-} gt_step_outcome;
-GT_API const char *gt_step_outcome_name(gt_step_outcome outcome);
-
-typedef struct gt_step_result {
-    gt_step_outcome outcome;
-    double loss;             /* mean over the valid tokens of the global batch; same on all ranks  */
-    int64_t tokens;          /* valid tokens of the global batch                                   */
-    double gradient_norm;    /* global, before clipping                                            */
-    double clip_factor;
-    double loss_scale;       /* used by this step (1 without a scaler)                             */
-    gt_scaler_event scaler_event;
-    double learning_rate;    /* used by this step                                                  */
-    int64_t applied, skipped; /* counters so far                                                   */
-    char offender[GT_PARAM_NAME_MAX * 2]; /* first non-finite parameter, "" if none               */
-    int offender_rank;
-    double seconds;          /* whole step                                                         */
-    double compute_s, exposed_comm_s, optimizer_s, data_s;
-    double comm_busy_s;
-} gt_step_result;
 
 /* Collective over world. Uses config (resolved: gt_config_resolve) except its model, data and train
  * sections; the model's blocks become the trainer's to call, the model is borrowed and must outlive

@@ -6,6 +6,7 @@
 static const char *const names[GTI_ENV_COUNT] = {
     [GTI_ENV_ISA] = "GEEKTRAIN_ISA",
     [GTI_ENV_GUARDED_DELAY] = "GEEKTRAIN_GUARDED_DELAY",
+    [GTI_ENV_NO_COLOR] = "NO_COLOR",
 };
 
 const char *gti_env(gti_env_name name)
