@@ -53,8 +53,7 @@ static void adamw_range(const void *args, size_t first, size_t count)
             p = (float *)a->master.data + i;
         }
         update(p, m, v, g, c, w->f);
-        gti_moment_out(&a->m, i, c, m, g, p, w->salt);
-        gti_moment_out(&a->v, i, c, v, g, p, w->salt);
+        gti_moments_out(&a->m, &a->v, i, c, m, v, g, p, w->salt);
         if (a->master_is_remainder) {
             gti_master_split_n((uint16_t *)a->param.data + i, (uint16_t *)a->master.data + i, p, c);
         } else {

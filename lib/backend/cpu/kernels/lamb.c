@@ -37,8 +37,7 @@ static void lamb_block(const struct gti_lamb_update_args *a, size_t first, size_
         float *m = gti_moment_in(mb, &a->m, i, c), *v = gti_moment_in(vb, &a->v, i, c);
         float *u = (float *)a->u.data + i;
         lamb_moments(u, m, v, p, g, c, a);
-        gti_moment_out(&a->m, i, c, m, g, p, salt);
-        gti_moment_out(&a->v, i, c, v, g, p, salt);
+        gti_moments_out(&a->m, &a->v, i, c, m, v, g, p, salt);
         gti_add_squares(p_lanes, p, c);
         gti_add_squares(u_lanes, u, c);
     }

@@ -17,12 +17,12 @@ static inline float *gti_moment_in(float *buffer, const gt_tensor *t, size_t fir
     return buffer;
 }
 
-/* 32 well-mixed bits of an element's values (Wellons' lowbias32 as the mixer). */
-static inline uint32_t gti_dither(uint32_t value, uint32_t grad, uint32_t param, uint32_t salt)
+/* 32 well-mixed bits of an element's values: the lower half for one moment, the upper for another.
+ */
+static inline uint32_t gti_dither(uint32_t moment, uint32_t grad, uint32_t param, uint32_t salt)
 {
-    uint32_t x = value ^ grad * 0x9e3779b1u ^ (param * 0x85ebca6bu + salt);
-    x = (x ^ (x >> 16)) * 0x7feb352du;
-    x = (x ^ (x >> 15)) * 0x846ca68bu;
+    uint32_t x = (moment ^ salt) * 0x9e3779b1u;
+    x = (x ^ (x >> 15) ^ grad ^ (param << 13)) * 0x846ca68bu;
     return x ^ (x >> 16);
 }
 
@@ -37,18 +37,41 @@ static inline uint16_t gti_bf16_stochastic(float value, uint32_t random)
 }
 
 /* Writes a bf16 moment back; grad and param only feed the dither. Nothing to do for f32. */
-static inline void gti_moment_out(const gt_tensor *t, size_t first, size_t n, const float *moment,
-                                  const float *grad, const float *param, uint32_t salt)
+static inline void gti_moment_out(const gt_tensor *t, size_t first, size_t n,
+                                  const float *restrict moment, const float *restrict grad,
+                                  const float *restrict param, uint32_t salt)
 {
     if (t->dtype == GT_F32) {
         return;
     }
-    uint16_t *y = (uint16_t *)t->data + first;
+    uint16_t *restrict y = (uint16_t *)t->data + first;
 #pragma omp simd
     for (size_t i = 0; i < n; i++) {
         uint32_t random = gti_dither(gti_f32_bits(moment[i]), gti_f32_bits(grad[i]),
                                      gti_f32_bits(param[i]), salt);
         y[i] = gti_bf16_stochastic(moment[i], random);
+    }
+}
+
+/* Both moments of the Adam family, from one draw where both are bf16. */
+static inline void gti_moments_out(const gt_tensor *m_t, const gt_tensor *v_t, size_t first,
+                                   size_t n, const float *restrict m, const float *restrict v,
+                                   const float *restrict grad, const float *restrict param,
+                                   uint32_t salt)
+{
+    if (m_t->dtype == GT_F32 || v_t->dtype == GT_F32) {
+        gti_moment_out(m_t, first, n, m, grad, param, salt);
+        gti_moment_out(v_t, first, n, v, grad, param, salt);
+        return;
+    }
+    uint16_t *restrict my = (uint16_t *)m_t->data + first;
+    uint16_t *restrict vy = (uint16_t *)v_t->data + first;
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        uint32_t random = gti_dither(gti_f32_bits(v[i]), gti_f32_bits(grad[i]) ^ gti_f32_bits(m[i]),
+                                     gti_f32_bits(param[i]), salt);
+        my[i] = gti_bf16_stochastic(m[i], random);
+        vy[i] = gti_bf16_stochastic(v[i], random >> 16);
     }
 }
 
