@@ -107,6 +107,17 @@ static gt_status check_slices(const gt_comm *comm, gti_comm_op op, const gt_tens
 
 /* ---- submitting --------------------------------------------------------------------------------
  */
+static bool is_host(const gt_tensor *t)
+{
+    return t != NULL && t->device.type == GT_DEVICE_CPU;
+}
+
+/* Host tensors beside a device that the host cannot reach: no stream knows of them. */
+static bool beside_device(const gt_context *ctx, const gt_tensor *out, const gt_tensor *in)
+{
+    return is_host(out) && is_host(in) && gt_context_device(ctx).type != GT_DEVICE_CPU;
+}
+
 /* A group of one: the stream does what there is to do. */
 static gt_status run_alone(gt_comm *comm, gti_comm_op op, const gt_tensor *out, const gt_tensor *in,
                            gt_stream *stream)
@@ -119,16 +130,13 @@ static gt_status run_alone(gt_comm *comm, gti_comm_op op, const gt_tensor *out, 
         struct gti_axpby_args args = {.y = *out, .x = *in, .alpha = 1, .beta = 1};
         return GTI_RUN(ctx, stream, axpby, &args);
     }
-    if (in->data != out->data) {
+    if (in->data != out->data && beside_device(ctx, out, in)) {
+        memcpy(out->data, in->data, gt_tensor_bytes(in));
+    } else if (in->data != out->data) {
         struct gti_copy_args args = {.y = *out, .x = *in};
         return GTI_RUN(ctx, stream, copy, &args);
     }
     return GT_OK;
-}
-
-static bool is_host(const gt_tensor *t)
-{
-    return t != NULL && t->device.type == GT_DEVICE_CPU;
 }
 
 /* Collectives. `count` elements of `out` or, when in is given, per slice. */

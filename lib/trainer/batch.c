@@ -45,6 +45,7 @@ gt_status gti_batch_allocate(gt_trainer *t)
     GT_TRY(gt_tensor_alloc(t->ctx, &t->rows, GT_MEM_OTHER, GT_I64, 1, &n));
     GT_TRY(gt_tensor_alloc(t->ctx, &t->positions, GT_MEM_OTHER, GT_I64, 1, &l->seq_local));
     GT_TRY(gt_tensor_alloc(t->ctx, &t->stats, GT_MEM_OTHER, GT_F64, 1, &three));
+    GT_TRY(gt_tensor_slice(&t->loss_stats, &t->stats, 0, 2));
     GT_TRY(gt_tensor_alloc(t->ctx, &t->logits, GT_MEM_OTHER, GT_F32, 1, &vocab));
     for (int64_t i = 0; i < l->seq_local; i++) {
         t->host_positions[i] = gti_batch_position(t, i);

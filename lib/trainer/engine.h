@@ -95,7 +95,9 @@ struct gt_trainer {
     /* A step's data: this rank's samples, padded with ignored ones. */
     int64_t samples; /* per step on this rank */
     int64_t nominal_tokens;
-    gt_tensor tokens, targets, rows, positions, stats, logits;
+    gt_tensor tokens, targets, rows, positions, logits;
+    gt_tensor stats;      /* f64[3]: sum of losses, tokens, squared norm */
+    gt_tensor loss_stats; /* its first two, which loss blocks add to     */
     int32_t *host_tokens, *host_targets;
     int64_t *host_rows, *host_positions;
 

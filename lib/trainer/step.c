@@ -36,9 +36,7 @@ struct sums {
 static gt_status sum_over_world(gt_trainer *t, struct sums *out)
 {
     if (gt_mesh_index(t->mesh, GT_AXIS_TP) != 0) {
-        gt_tensor loss;
-        GT_TRY(gt_tensor_slice(&loss, &t->stats, 0, 2));
-        GT_TRY(gt_fill(t->ctx, &loss, 0.0, NULL));
+        GT_TRY(gt_fill(t->ctx, &t->loss_stats, 0.0, NULL));
     }
     GT_TRY(gt_all_reduce(t->world, &t->stats, GT_SUM, NULL, NULL));
     double host[3];
