@@ -141,7 +141,8 @@ static void gathers(gt_comm *world, gt_context *ctx, void *user)
     (void)user;
 }
 
-/* Fills this rank's gradient with rank-dependent values; padding gets NaN to prove it is not read. */
+/* Fills this rank's gradient with rank-dependent values; padding gets NaN to prove it is not read.
+ */
 static void add_gradient(gt_zero *z, gt_context *ctx, int u, int rank, double factor)
 {
     for (int t = 0; t < 3; t++) {
@@ -217,7 +218,8 @@ static void steps(gt_comm *world, gt_context *ctx, void *user)
     (void)user;
 }
 
-/* Ranks that use different units in a step (experts, early exit) neither hang nor lose gradients. */
+/* Ranks that use different units in a step (experts, early exit) neither hang nor lose gradients.
+ */
 static void uneven_use(gt_comm *world, gt_context *ctx, void *user)
 {
     int rank = gt_comm_rank(world);

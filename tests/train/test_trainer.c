@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * The step engine away from the sunny path: bad input, failing ranks, failing allocations, skipped
+ * steps, short and empty batches. */
+#include <math.h>
+#include <stdio.h>
+
+#include "train/layout_run.h"
+
+struct bench {
+    gt_config config;
+    gt_model *model;
+    gt_trainer *trainer;
+    int32_t tokens[LAYOUT_BATCH * 8], targets[LAYOUT_BATCH * 8];
+    gt_batch batch;
+    int rank, size;
+};
+
+static gt_status open_bench(struct bench *b, gt_comm *world, gt_context *ctx, const layout *l)
+{
+    memset(b, 0, sizeof(*b));
+    layout_config(&b->config, l);
+    TH_OK(gt_model_create(&b->model));
+    TH_OK(gt_model_add_gpt(b->model, &b->config.model));
+    gt_status st = gt_trainer_create(&b->trainer, ctx, world, b->model, &b->config);
+    if (st == GT_OK) {
+        b->rank = gt_mesh_index(gt_trainer_mesh(b->trainer), GT_AXIS_DP);
+        b->size = gt_mesh_size(gt_trainer_mesh(b->trainer), GT_AXIS_DP);
+    }
+    return st;
+}
+
+static void close_bench(struct bench *b)
+{
+    gt_trainer_destroy(&b->trainer);
+    gt_model_destroy(&b->model);
+}
+
+static void load_batch(struct bench *b, int step)
+{
+    layout_batch(&b->batch, b->tokens, b->targets, &b->config, step, b->rank, b->size);
+}
+
+/* ---- data -------------------------------------------------------------------------------------
+ */
+
+/* A target outside the vocabulary on one rank: all ranks return within the time limit, the guilty
+ * one with the sentence that names the row, the others with that rank's. */
+static void bad_target(gt_comm *world, gt_context *ctx, void *user)
+{
+    struct bench b;
+    const layout l = {.dp = gt_comm_size(world), .micro = 1};
+    TH_OK(open_bench(&b, world, ctx, &l));
+    load_batch(&b, 0);
+    if (gt_comm_rank(world) == gt_comm_size(world) - 1) {
+        b.targets[3] = (int32_t)b.config.model.vocab;
+        TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_ARGUMENT, "61");
+    } else {
+        TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_PEER, "61");
+    }
+    TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_STATE, "failed before");
+    close_bench(&b);
+    (void)user;
+}
+
+static void bad_batch(gt_comm *world, gt_context *ctx, void *user)
+{
+    struct bench b;
+    const layout l = {.micro = 3};
+    TH_OK(open_bench(&b, world, ctx, &l));
+    load_batch(&b, 0);
+    b.batch.seq = 7;
+    TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_SHAPE, "samples of 7 tokens");
+    close_bench(&b);
+    (void)user;
+}
+
+/* All targets ignored: loss 0, no step, nothing NaN; the next real batch trains as if it were the
+ * first. */
+static void no_tokens(gt_comm *world, gt_context *ctx, void *user)
+{
+    struct bench b;
+    const layout l = {.dp = gt_comm_size(world), .micro = 1, .no_dropout = true};
+    gt_step_result first, r;
+    TH_OK(open_bench(&b, world, ctx, &l));
+    load_batch(&b, 0);
+    for (int i = 0; i < LAYOUT_BATCH * 8; i++) {
+        b.targets[i] = -100;
+    }
+    TH_OK(gt_trainer_step(b.trainer, &b.batch, &first));
+    TH_EQUAL(first.outcome, GT_STEP_SKIPPED_NO_TOKENS);
+    TH_TRUE(first.loss == 0.0 && first.tokens == 0 && first.gradient_norm == 0.0);
+    load_batch(&b, 0);
+    TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));
+    TH_EQUAL(r.outcome, GT_STEP_APPLIED);
+    TH_EQUAL(r.applied, 1);
+    TH_EQUAL(r.skipped, 1);
+    TH_TRUE(isfinite(r.loss) && r.loss > 3.0);
+    close_bench(&b);
+    (void)user;
+}
+
+/* A last batch that is short on some ranks and empty on others is the mean over what is there. */
+static void short_batch(gt_comm *world, gt_context *ctx, void *user)
+{
+    double *want = user;
+    struct bench b;
+    int size = gt_comm_size(world);
+    const layout l = {.dp = size, .micro = 2, .no_dropout = true};
+    gt_step_result r;
+    TH_OK(open_bench(&b, world, ctx, &l));
+    load_batch(&b, 0);
+    int64_t each = LAYOUT_BATCH / size, first = each * gt_comm_rank(world);
+    int64_t here = 5 - first; /* the global batch has 5 samples */
+    b.batch.samples = here < 0 ? 0 : here < each ? here : each;
+    TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));
+    if (size == 1) {
+        want[0] = r.loss;
+        want[1] = r.gradient_norm;
+    }
+    TH_TRUE(fabs(r.loss - want[0]) < 1e-6 * want[0]);
+    TH_TRUE(fabs(r.gradient_norm - want[1]) < 1e-5 * want[1]);
+    close_bench(&b);
+}
+
+/* ---- skipped steps ----------------------------------------------------------------------------
+ */
+
+/* A loss scale far too high overflows: every rank skips, the reason and a parameter are named,
+ * neither learning rate nor optimizer advance, and the scale comes down until steps apply. */
+static void overflow(gt_comm *world, gt_context *ctx, void *user)
+{
+    struct bench b;
+    const layout l = {.dp = gt_comm_size(world), .micro = 1, .dtype = GT_F16, .zero = 2};
+    layout_config(&b.config, &l);
+    TH_OK(gt_model_create(&b.model));
+    TH_OK(gt_model_add_gpt(b.model, &b.config.model));
+    b.config.scaler.initial_power = 32;
+    b.config.scaler.hysteresis = 1;
+    b.config.scheduler =
+        (gt_scheduler_config){.type = GT_LR_WARMUP, .max_lr = 1e-2, .warmup_steps = 100};
+    TH_OK(gt_trainer_create(&b.trainer, ctx, world, b.model, &b.config));
+    b.rank = gt_comm_rank(world);
+    b.size = gt_comm_size(world);
+    gt_step_result r;
+    int skipped = 0;
+    double scale = 4294967296.0;
+    for (int step = 0; step < 40; step++) {
+        load_batch(&b, step);
+        TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));
+        TH_TRUE(r.loss_scale == scale && isfinite(r.loss));
+        if (r.outcome == GT_STEP_APPLIED) {
+            break;
+        }
+        skipped++;
+        scale /= 2;
+        TH_EQUAL(r.outcome, GT_STEP_SKIPPED_OVERFLOW);
+        TH_EQUAL(r.scaler_event, GT_SCALER_SHRANK);
+        TH_EQUAL(r.applied, 0);
+        TH_EQUAL(r.skipped, skipped);
+        TH_TRUE(r.offender[0] != '\0' && r.offender_rank >= 0);
+        TH_TRUE(r.learning_rate == 0.0);
+    }
+    TH_TRUE(skipped > 0);
+    TH_EQUAL(r.outcome, GT_STEP_APPLIED);
+    TH_EQUAL(r.applied, 1);
+    close_bench(&b);
+    (void)user;
+}
+
+/* One rank alone has a NaN (in a parameter it loads): every rank skips the same step. */
+static void one_rank_nan(gt_comm *world, gt_context *ctx, void *user)
+{
+    struct bench b;
+    const layout l = {.dp = gt_comm_size(world), .micro = 1};
+    TH_OK(open_bench(&b, world, ctx, &l));
+    float bias[32] = {0};
+    if (gt_comm_rank(world) == gt_comm_size(world) - 1) {
+        bias[5] = NAN;
+    }
+    TH_OK(gt_trainer_load_param(b.trainer, "head.norm.bias", bias, 32));
+    gt_step_result r;
+    load_batch(&b, 0);
+    TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));
+    TH_EQUAL(r.outcome, GT_STEP_SKIPPED_NONFINITE);
+    TH_TRUE(!isfinite(r.gradient_norm));
+    TH_TRUE(r.offender[0] != '\0');
+    TH_EQUAL(r.applied, 0);
+    close_bench(&b);
+    (void)user;
+}
+
+/* ---- set-up -----------------------------------------------------------------------------------
+ */
+
+static void different_configs(gt_comm *world, gt_context *ctx, void *user)
+{
+    struct bench b;
+    layout l = {.dp = gt_comm_size(world), .micro = 1};
+    layout_config(&b.config, &l);
+    b.model = NULL;
+    b.trainer = NULL;
+    TH_OK(gt_model_create(&b.model));
+    TH_OK(gt_model_add_gpt(b.model, &b.config.model));
+    b.config.optimizer.lr = gt_comm_rank(world) == 1 ? 2e-3 : 1e-3;
+    TH_FAILS(gt_trainer_create(&b.trainer, ctx, world, b.model, &b.config), GT_ERR_MISMATCH,
+             "the configuration");
+    close_bench(&b);
+    (void)user;
+}
+
+static void bad_configs(gt_comm *world, gt_context *ctx, void *user)
+{
+    struct bench b;
+    layout l = {.dp = gt_comm_size(world), .micro = 1};
+    gt_trainer *t = NULL;
+    layout_config(&b.config, &l);
+    TH_OK(gt_model_create(&b.model));
+    TH_OK(gt_model_add_gpt(b.model, &b.config.model));
+    gt_config c = b.config;
+    c.train_batch = 13;
+    TH_FAILS(gt_trainer_create(&t, ctx, world, b.model, &c), GT_ERR_CONFIG, "13");
+    c = b.config;
+    c.mesh.tp = 5;
+    TH_FAILS(gt_trainer_create(&t, ctx, world, b.model, &c), GT_ERR_CONFIG, "5");
+    c = b.config;
+    c.optimizer.lr = NAN;
+    TH_FAILS(gt_trainer_create(&t, ctx, world, b.model, &c), GT_ERR_CONFIG, "nan");
+    c = b.config;
+    c.micro_batch = 0;
+    TH_FAILS(gt_trainer_create(&t, ctx, world, b.model, &c), GT_ERR_CONFIG, "gt_config_resolve");
+    TH_TRUE(t == NULL);
+    gt_model_destroy(&b.model);
+    (void)user;
+}
+
+/* Allocation number n fails on the last rank: creation returns GT_ERR_MEMORY there and GT_ERR_PEER
+ * elsewhere, nothing leaks (the harness looks), and it works when nothing fails. */
+static void failing_allocations(gt_comm *world, gt_context *ctx, void *user)
+{
+    const layout l = {.dp = gt_comm_size(world), .micro = 3, .zero = 2, .recompute = true};
+    for (uint64_t n = 1;; n++) {
+        struct bench b;
+        bool guilty = gt_comm_rank(world) == gt_comm_size(world) - 1;
+        gt_memory_fail_at(ctx, guilty ? n : 0);
+        gt_status st = open_bench(&b, world, ctx, &l);
+        gt_memory_fail_at(ctx, 0);
+        close_bench(&b);
+        if (st == GT_OK) {
+            TH_TRUE(n > 20);
+            return;
+        }
+        TH_EQUAL(st, guilty ? GT_ERR_MEMORY : GT_ERR_PEER);
+    }
+    (void)user;
+}
+
+/* The first step makes the rotating buffers; when one cannot be had every rank gets an error. */
+static void failing_step(gt_comm *world, gt_context *ctx, void *user)
+{
+    struct bench b;
+    const layout l = {.dp = gt_comm_size(world), .micro = 3, .zero = 3};
+    bool guilty = gt_comm_rank(world) == gt_comm_size(world) - 1;
+    TH_OK(open_bench(&b, world, ctx, &l));
+    load_batch(&b, 0);
+    gt_memory_fail_at(ctx, guilty ? 3 : 0);
+    if (guilty) {
+        TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_MEMORY, "");
+    } else {
+        TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_PEER, "");
+    }
+    gt_memory_fail_at(ctx, 0);
+    close_bench(&b);
+    (void)user;
+}
+
+/* ---- table ------------------------------------------------------------------------------------
+ */
+
+struct row {
+    const char *name;
+    gti_rank_fn fn;
+    int least, most;
+};
+
+static const struct row rows[] = {
+    {"a target outside the vocabulary", bad_target, 2, 3},
+    {"a batch of another length", bad_batch, 1, 1},
+    {"all targets ignored", no_tokens, 1, 3},
+    {"a short last batch", short_batch, 1, 3},
+    {"overflow of the loss scale", overflow, 1, 2},
+    {"NaN on one rank", one_rank_nan, 2, 3},
+    {"different configurations", different_configs, 2, 3},
+    {"bad configurations", bad_configs, 1, 2},
+    {"failing allocations", failing_allocations, 2, 2},
+    {"a failing allocation inside a step", failing_step, 2, 3},
+};
+
+static void run(void **state)
+{
+    const struct row *r = *state;
+    double shared[2] = {0};
+    for (int ranks = r->least; ranks <= r->most; ranks++) {
+        gti_run_ranks(ranks, r->fn, "cpu", shared);
+    }
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[sizeof(rows) / sizeof(rows[0])];
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        tests[i] = (struct CMUnitTest){rows[i].name, run, NULL, NULL, (void *)&rows[i]};
+    }
+    return cmocka_run_group_tests_name("trainer", tests, NULL, NULL);
+}
