@@ -26,20 +26,20 @@ GTI_ALWAYS_INLINE void gti_transpose_4(float *dst, ptrdiff_t wide, const float *
                                        int64_t kc)
 {
     int64_t k = 0;
-    for (; k + 4 <= kc; k += 4) {
+    float *p = dst;
+    for (; k + 4 <= kc; k += 4, p += 4 * wide) {
         gti_vec4 a = *(const gti_vec4_u *)(rows[0] + k), b = *(const gti_vec4_u *)(rows[1] + k);
         gti_vec4 c = *(const gti_vec4_u *)(rows[2] + k), d = *(const gti_vec4_u *)(rows[3] + k);
         gti_vec4 ab0 = GTI_SHUFFLE4(a, b, 0, 4, 1, 5), ab1 = GTI_SHUFFLE4(a, b, 2, 6, 3, 7);
         gti_vec4 cd0 = GTI_SHUFFLE4(c, d, 0, 4, 1, 5), cd1 = GTI_SHUFFLE4(c, d, 2, 6, 3, 7);
-        float *p = dst + k * wide;
         *(gti_vec4_u *)p = GTI_SHUFFLE4(ab0, cd0, 0, 1, 4, 5);
         *(gti_vec4_u *)(p + wide) = GTI_SHUFFLE4(ab0, cd0, 2, 3, 6, 7);
         *(gti_vec4_u *)(p + 2 * wide) = GTI_SHUFFLE4(ab1, cd1, 0, 1, 4, 5);
         *(gti_vec4_u *)(p + 3 * wide) = GTI_SHUFFLE4(ab1, cd1, 2, 3, 6, 7);
     }
-    for (; k < kc; k++) {
+    for (int rest = (int)(kc % 4), r = 0; r < rest; r++, p += wide) {
         for (int i = 0; i < 4; i++) {
-            dst[k * wide + i] = rows[i][k];
+            p[i] = rows[i][k + r];
         }
     }
 }

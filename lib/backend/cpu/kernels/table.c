@@ -7,6 +7,9 @@
 
 const gti_op_fn GTI_JOIN(gti_cpu_table, GTI_ISA)[GTI_OP_COUNT] = {
     ROW(adamw),
+    ROW(attention_bwd),
+    ROW(attention_fwd),
+    ROW(attention_merge),
     ROW(axpby),
     ROW(cast),
     ROW(copy),
@@ -21,6 +24,7 @@ const gti_op_fn GTI_JOIN(gti_cpu_table, GTI_ISA)[GTI_OP_COUNT] = {
     ROW(master_join),
     ROW(master_split),
     ROW(reduce),
+    ROW(rope),
     ROW(sgd),
     ROW(sum_sq),
     ROW(bias_grad),
