@@ -10,6 +10,8 @@
 #ifndef GEEKTRAIN_CONFIG_H
 #define GEEKTRAIN_CONFIG_H
 
+#include <stdio.h>
+
 #include <geektrain/context.h>
 
 #ifdef __cplusplus
@@ -150,6 +152,12 @@ GT_API gt_status gt_config_parse(gt_config *out, gt_context *ctx, const char *te
 /* Sets one value by path as a command line does: "zero_optimization.stage", "3". */
 GT_API gt_status gt_config_set(gt_config *config, gt_context *ctx, const char *path,
                                const char *value);
+/* Reads a command line over *config: --config FILE, then in their order the options that
+ * gt_config_arguments_help() prints. argv[0] is passed over. Errors: as gt_config_load and
+ * gt_config_set; GT_ERR_ARGUMENT for an unknown option. */
+GT_API gt_status gt_config_arguments(gt_config *config, gt_context *ctx, int argc,
+                                     char *const *argv);
+GT_API void gt_config_arguments_help(FILE *stream);
 /* Fits mesh and batch sizes to the world: derives dp and the missing batch sizes, checks ranges and
  * that everything multiplies out. Errors: GT_ERR_CONFIG printing the numbers. */
 GT_API gt_status gt_config_resolve(gt_config *config, int world_size);

@@ -78,6 +78,7 @@ const gti_key gti_keys[] = {
          "of gradients on the wire; default: the parameters' dtype"),
     USED("data_types.grad_accum_dtype", dtype, accum_dtype, 0, 0, "of gradient shards"),
     USED("seed", uint64, seed, 0, BIG, "of initial values, dropout and the order of samples"),
+    SPECIAL("dtype", param_dtype, 0, 0, "f32, f16 or bf16: short for the two sections' enabled"),
     FLAG_OF("fp16.enabled", GT_F16, "f16 parameters with loss scaling"),
     USED("fp16.loss_scale", double, scaler.static_scale, 0, FLT_MAX, "fixed scale; 0: dynamic"),
     USED("fp16.initial_scale_power", int, scaler.initial_power, 0, 127, "first scale is 2 to it"),

@@ -211,7 +211,8 @@ static gt_status read_over(gt_config *config, gt_context *ctx, const char *text,
         r->ctx = ctx;
         r->given_by = given_by;
         r->given_value = given_value;
-        r->fp16 = r->bf16 = r->adam_w_mode = r->optimizer_adam = r->cpu_offload = -1;
+        r->param_dtype = r->fp16 = r->bf16 = r->adam_w_mode = r->optimizer_adam = r->cpu_offload =
+            -1;
         for (int i = 0; i < GT_MAX_GROUPS; i++) {
             r->group_lr[i] = r->group_decay[i] = NAN;
         }

@@ -26,7 +26,7 @@ struct gti_reading {
     char problem[GTI_MAX_PROBLEMS][GTI_PROBLEM_SIZE];
     char unused[GTI_NOTE_SIZE], automatic[GTI_NOTE_SIZE];
     /* Settled at the end of the document; -1: not given. */
-    int fp16, bf16, adam_w_mode, optimizer_adam, cpu_offload;
+    int param_dtype, fp16, bf16, adam_w_mode, optimizer_adam, cpu_offload;
     bool betas_given, communication_given;
     char offload_param_path[128];                               /* "": not asked for */
     double group_lr[GT_MAX_GROUPS], group_decay[GT_MAX_GROUPS]; /* NAN: not given */

@@ -29,10 +29,30 @@ static json_object *write_half(const gt_config *c, const gti_key *key)
     return json_object_new_boolean((int)key->min == (int)c->dtype);
 }
 
+/* "dtype": both switches at once. */
+static void read_param_dtype(gti_reading *r, const gti_key *key, const char *path,
+                             json_object *value)
+{
+    static const char *const names[] = {"f32", "fp32", "f16", "fp16", "bf16", NULL};
+    int choice;
+    if (gti_read_choice(r, path, value, names, &choice)) {
+        r->param_dtype = choice < 2 ? GT_F32 : choice < 4 ? GT_F16 : GT_BF16;
+    }
+}
+
 static void settle_dtype(gti_reading *r)
 {
     gt_config *c = &r->config;
     gt_dtype before = c->dtype;
+    if (r->param_dtype >= 0) {
+        if ((r->fp16 == 1 && r->param_dtype != GT_F16) ||
+            (r->bf16 == 1 && r->param_dtype != GT_BF16)) {
+            gti_problem(r, GTI_PROBLEM_VALUE, "dtype", "is %s, but %s.enabled is true",
+                        gt_dtype_name((gt_dtype)r->param_dtype), r->fp16 == 1 ? "fp16" : "bf16");
+        }
+        r->fp16 = r->param_dtype == GT_F16;
+        r->bf16 = r->param_dtype == GT_BF16;
+    }
     if (r->fp16 == 1 && r->bf16 == 1) {
         gti_problem(r, GTI_PROBLEM_VALUE, "fp16.enabled", "and bf16.enabled are both true");
         return;
@@ -339,6 +359,7 @@ void gti_settle(gti_reading *r)
 }
 
 const gti_value_type gti_type_half = {"true or false", read_half, write_half};
+const gti_value_type gti_type_param_dtype = {"name", read_param_dtype, NULL};
 const gti_value_type gti_type_optimizer = {"name", read_optimizer, write_optimizer};
 const gti_value_type gti_type_adam_w_mode = {"true or false", read_adam_w_mode, write_adam_w_mode};
 const gti_value_type gti_type_betas = {"list of two", read_betas, write_betas};

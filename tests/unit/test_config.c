@@ -199,6 +199,12 @@ static void scaler_defaults(void **state)
     accept(&c, "{\"fp16\":{\"enabled\":true, \"initial_scale_power\": 0, min_loss_scale: 0.5}}");
     assert_int_equal(c.scaler.initial_power, 0);
     assert_true(c.scaler.min_scale == 0.5);
+    accept(&c, "{dtype: f16\n}");
+    assert_true(c.scaler.enabled && c.dtype == GT_F16);
+    assert_int_equal(gt_config_set(&c, ctx, "dtype", "bf16"), GT_OK);
+    assert_true(!c.scaler.enabled && c.dtype == GT_BF16 && c.communication_dtype == GT_BF16);
+    refuse("{dtype: bf16\n fp16: {enabled: true}}", "dtype is bf16, but fp16.enabled is true",
+           NULL);
     refuse("{fp16: {enabled: true}, bf16: {enabled: true}}", "fp16.enabled and bf16.enabled",
            "both");
 }
@@ -394,6 +400,44 @@ static void set_overrides_one_value(void **state)
     assert_true(c.dtype == GT_F32 && c.communication_dtype == GT_F32);
 }
 
+static void command_lines_override(void **state)
+{
+    static const struct {
+        char *argv[8];
+        gt_status want;
+        const char *says;
+    } rows[] = {
+        {{"p", "--steps", "7", "--zero", "2", "--set", "optimizer.params.lr=3e-4"}, GT_OK, NULL},
+        {{"p", "--dtype", "bf16", "--set", "data.path=a=b"}, GT_OK, NULL},
+        {{"p"}, GT_OK, NULL},
+        {{"p", "--steps"}, GT_ERR_ARGUMENT, "--steps lacks its value"},
+        {{"p", "--stpes", "7"}, GT_ERR_ARGUMENT, "--stpes is not an option"},
+        {{"p", "--set", "seed"}, GT_ERR_ARGUMENT, "not KEY=VALUE"},
+        {{"p", "--set", "sed=1"}, GT_ERR_CONFIG, "nearest: seed"},
+        {{"p", "--tp", "two"}, GT_ERR_CONFIG, "mesh.tp is \"two\""},
+        {{"p", "--dtype", "f8"}, GT_ERR_CONFIG, "dtype is \"f8\""},
+        {{"p", "--config", "/nowhere.json"}, GT_ERR_IO, "/nowhere.json"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        int argc = 0;
+        gt_config c, before;
+        gt_config_init(&c);
+        before = c;
+        while (argc < 8 && rows[i].argv[argc] != NULL) {
+            argc++;
+        }
+        assert_int_equal(gt_config_arguments(&c, ctx, argc, rows[i].argv), rows[i].want);
+        if (rows[i].want != GT_OK) {
+            assert_memory_equal(&c, &before, sizeof c);
+            assert_non_null(strstr(gt_last_error(), rows[i].says));
+        } else if (i == 0) {
+            assert_true(c.train.steps == 7 && c.zero.stage == 2 && c.optimizer.lr == 3e-4);
+        } else if (i == 1) {
+            assert_true(c.dtype == GT_BF16 && strcmp(c.data.path, "a=b") == 0);
+        }
+    }
+}
+
 static void json_reads_back_to_the_same_values(void **state)
 {
     static const char *const texts[] = {
@@ -466,6 +510,7 @@ int main(void)
         cmocka_unit_test(optimizer_names_follow_deepspeed),
         cmocka_unit_test(groups_scale_the_optimizers_values),
         cmocka_unit_test(set_overrides_one_value),
+        cmocka_unit_test(command_lines_override),
         cmocka_unit_test(json_reads_back_to_the_same_values),
         cmocka_unit_test(load_reports_the_file),
         cmocka_unit_test(key_table_is_consistent),
