@@ -7,12 +7,19 @@
 
 #define LL(x) ((long long)(x))
 
+/* A product of positive numbers, INT64_MAX where it does not fit. */
+static int64_t times(int64_t a, int64_t b)
+{
+    int64_t product;
+    return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
 static gt_status resolve_mesh(gt_mesh_config *m, int world)
 {
     if (world < 1) {
         return GT_FAIL(GT_ERR_ARGUMENT, "world size is %d, wanted at least 1", world);
     }
-    int64_t fixed = (int64_t)m->pp * m->cp * m->tp;
+    int64_t fixed = times(times(m->pp, m->cp), m->tp);
     if (m->dp == 0 && fixed <= world && world % fixed == 0) {
         m->dp = (int)(world / fixed);
     }
@@ -21,10 +28,10 @@ static gt_status resolve_mesh(gt_mesh_config *m, int world)
                        "mesh pp %d x cp %d x tp %d = %lld does not divide the world of %d ranks",
                        m->pp, m->cp, m->tp, LL(fixed), world);
     }
-    if (fixed > world || fixed * m->dp != world) {
+    if (times(fixed, m->dp) != world) {
         return GT_FAIL(GT_ERR_CONFIG,
                        "mesh pp %d x dp %d x cp %d x tp %d = %lld ranks, but the world has %d",
-                       m->pp, m->dp, m->cp, m->tp, LL(fixed * m->dp), world);
+                       m->pp, m->dp, m->cp, m->tp, LL(times(fixed, m->dp)), world);
     }
     return GT_OK;
 }
