@@ -108,6 +108,9 @@ typedef struct gti_play {
 gt_status gti_play_run(gti_play *play, const gt_schedule *s, const gt_stage_cost *cost, int costs,
                        bool unbounded, bool *stuck);
 void gti_play_clear(gti_play *play);
+/* Checks the costs, plays to the end; an error (and nothing to clear) when stuck. */
+gt_status gti_play_finished(gti_play *play, const gt_schedule *s, const gt_stage_cost *cost,
+                            int costs);
 /* The error for a stuck play: which rank waits where, and for what. */
 gt_status gti_play_explain(const gti_play *play);
 gt_status gti_schedule_check_costs(const gt_schedule *s, const gt_stage_cost *cost, int costs);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Pipeline schedules: thousands of cases through the validator, bubbles against formulas, and what
  * the validator must refuse. */
-#include <unistd.h>
-
 #include "harness.h"
 
 #include <geektrain/pipeline.h>
@@ -347,75 +345,6 @@ static void graph_of_stages_runs_1f1b(void **state)
     TH_FAILS(gt_schedule_create_params(&s, &p), GT_ERR_CONFIG, "chain");
 }
 
-static void same_lists(const gt_schedule *a, const gt_schedule *b)
-{
-    for (int r = 0; r < gt_schedule_ranks(a); r++) {
-        const gt_action *x, *y;
-        int n = gt_schedule_actions(a, r, &x);
-        TH_EQUAL(gt_schedule_actions(b, r, &y), n);
-        for (int i = 0; i < n; i++) {
-            TH_TRUE(x[i].kind == y[i].kind && x[i].microbatch == y[i].microbatch &&
-                    x[i].chunk == y[i].chunk);
-        }
-    }
-}
-
-static void csv_comes_back(void **state)
-{
-    (void)state;
-    char path[] = "/tmp/schedule-XXXXXX.csv";
-    int fd = mkstemps(path, 4);
-    TH_TRUE(fd >= 0);
-    for (int k = 0; k < NAMES; k++) {
-        for (int transfers = 0; transfers < 2; transfers++) {
-            gt_schedule *s = make(names[k], 3, 5, takes_chunks(names[k], 2) ? 2 : 1), *t = NULL;
-            TH_OK(gt_schedule_write_csv(s, path, transfers));
-            TH_OK(gt_schedule_create(&t, path, 3, 5, 0));
-            same_lists(s, t);
-            gt_schedule_destroy(&t);
-            TH_FAILS(gt_schedule_create(&t, path, 3, 6, 0), GT_ERR_CONFIG, "5 microbatches");
-            gt_schedule_destroy(&s);
-        }
-    }
-    remove(path);
-    close(fd);
-}
-
-static void csv_refuses(void **state)
-{
-    (void)state;
-    static const char *const bad[][2] = {{"0F0,0B0\n1F0,1Q0\n", "rank 1 has the cell \"1Q0\""},
-                                         {"0F0,0B\n", "\"0B\""},
-                                         {"0F0,0B0x\n", "\"0B0x\""},
-                                         {"F0\n", "\"F0\""},
-                                         {"", "0 ranks"},
-                                         {"0F0,0B0\n2F0,2B0\n", "whole number"},
-                                         {"0F0,0B0\n0F0,1F0,1B0\n", "rank 0 and rank 1"},
-                                         {"0F0,1F0,2F0\n3F0\n", "too many stages"},
-                                         {"0F99999999999,0B0\n", "\"0F99999999999\""},
-                                         {"0F0\n", "lacks backward"}};
-    char path[] = "/tmp/schedule-XXXXXX.csv";
-    int fd = mkstemps(path, 4);
-    TH_TRUE(fd >= 0);
-    close(fd);
-    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        FILE *f = fopen(path, "w");
-        fputs(bad[i][0], f);
-        fclose(f);
-        gt_schedule *s = NULL;
-        TH_FAILS(gt_schedule_create(&s, path, 0, 0, 0), GT_ERR_FORMAT, bad[i][1]);
-    }
-    /* Blanks, quotes, comments, the sharding actions of others. */
-    FILE *f = fopen(path, "w");
-    fputs("# mine\n\"0UNSHARD\", 0F0 ,,0F1, 0B0, 0B1,0RESHARD\n,1F0,1B0, ,1F1,1B1\n\n", f);
-    fclose(f);
-    gt_schedule *s = NULL;
-    TH_OK(gt_schedule_create(&s, path, 0, 0, 0));
-    TH_EQUAL(gt_schedule_ranks(s), 2);
-    gt_schedule_destroy(&s);
-    remove(path);
-}
-
 static void simulate_refuses(void **state)
 {
     (void)state;
@@ -440,8 +369,6 @@ int main(void)
         cmocka_unit_test(create_actions_refuses),
         cmocka_unit_test(create_actions_finds_circular_wait),
         cmocka_unit_test(graph_of_stages_runs_1f1b),
-        cmocka_unit_test(csv_comes_back),
-        cmocka_unit_test(csv_refuses),
         cmocka_unit_test(simulate_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
