@@ -84,10 +84,12 @@ gt_status gti_transformer_declare(gt_block *block, gt_param_list *params)
     return add_weight(params, gpt, down, "mlp.down.bias");
 }
 
+enum { VECTOR = -1 }; /* columns of a saved tensor with one dimension */
+
 static gt_status save(gt_plan *plan, gt_dtype dtype, bool needed, int64_t rows, int64_t columns)
 {
     int64_t dims[2] = {needed ? rows : 0, columns};
-    return gt_plan_save(plan, dtype, columns == 1 ? 1 : 2, dims);
+    return gt_plan_save(plan, dtype, columns == VECTOR ? 1 : 2, dims);
 }
 
 static gt_status plan_saved(gt_plan *plan, const gti_gpt *gpt, const gt_layout *l)
@@ -97,15 +99,15 @@ static gt_status plan_saved(gt_plan *plan, const gti_gpt *gpt, const gt_layout *
     int64_t f = gti_transformer_ffn(gpt, l), pre = gpt->llama ? 2 * f : f;
     int64_t lse[3] = {h.b, h.heads, h.t};
     bool split = l->split_backward;
-    GT_TRY(save(plan, GT_F32, !gpt->llama, rows, 1));
-    GT_TRY(save(plan, GT_F32, true, rows, 1));
+    GT_TRY(save(plan, GT_F32, !gpt->llama, rows, VECTOR));
+    GT_TRY(save(plan, GT_F32, true, rows, VECTOR));
     GT_TRY(save(plan, l->dtype, true, rows, c));
     GT_TRY(save(plan, l->dtype, true, all, gti_heads_row(&h)));
     GT_TRY(save(plan, l->dtype, true, all, h.heads * h.d));
     GT_TRY(gt_plan_save(plan, GT_F32, 3, lse));
     GT_TRY(save(plan, l->dtype, true, rows, c));
-    GT_TRY(save(plan, GT_F32, !gpt->llama, rows, 1));
-    GT_TRY(save(plan, GT_F32, true, rows, 1));
+    GT_TRY(save(plan, GT_F32, !gpt->llama, rows, VECTOR));
+    GT_TRY(save(plan, GT_F32, true, rows, VECTOR));
     GT_TRY(save(plan, l->dtype, true, rows, c));
     GT_TRY(save(plan, l->dtype, true, all, pre));
     GT_TRY(save(plan, l->dtype, true, all, f));
