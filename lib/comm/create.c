@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/world.h"
+#include "core/log.h"
 #include "core/params.h"
 
 #define TIMEOUT_DEFAULT 600.0
@@ -36,7 +37,7 @@ static gt_status make_transport(gti_transport **out, const gt_comm_params *p)
         return gti_local_transport(out, p->local_world, p->local_rank);
     }
     if (strcmp(name, "mpi") == 0) {
-        return gti_mpi_transport(out, p->mpi_comm);
+        return gti_mpi_transport(out, p->mpi_comm, p->timeout_s);
     }
     return GT_FAIL(GT_ERR_ARGUMENT, "transport \"%s\" is unknown; there are self, local, mpi, auto",
                    name);
@@ -66,10 +67,13 @@ gt_status gt_comm_create(gt_comm **out, gt_context *ctx, const gt_comm_params *p
     if (!(p.timeout_s >= 0)) {
         return GT_FAIL(GT_ERR_ARGUMENT, "timeout_s is %g, wanted 0 or more", p.timeout_s);
     }
+    if (p.timeout_s == 0) {
+        p.timeout_s = TIMEOUT_DEFAULT;
+    }
     gti_transport *t = NULL;
     GT_TRY(make_transport(&t, &p));
     gti_world *w = NULL;
-    gt_status st = gti_world_create(&w, ctx, t, p.timeout_s > 0 ? p.timeout_s : TIMEOUT_DEFAULT);
+    gt_status st = gti_world_create(&w, ctx, t, p.timeout_s);
     if (st != GT_OK) {
         t->ops->destroy(t, true);
         return st;
@@ -91,6 +95,11 @@ gt_status gt_comm_create(gt_comm **out, gt_context *ctx, const gt_comm_params *p
     }
     gti_world_created(w);
     gt_context_set_rank(ctx, w->rank, w->size);
+    if (!t->threaded && w->size > 1) {
+        gti_log(ctx, GT_LOG_INFO,
+                "MPI was initialised without MPI_THREAD_MULTIPLE: data moves only while a call "
+                "waits");
+    }
     *out = comm;
     return GT_OK;
 }

@@ -41,9 +41,11 @@ void gti_world_arrived(void *world)
 void gti_world_drive(gti_world *w)
 {
     pthread_mutex_lock(&w->lock);
+    w->helpers++; /* so that the driver tells when it is through */
     while (w->driven) {
         pthread_cond_wait(&w->changed, &w->lock);
     }
+    w->helpers--;
     w->driven = true;
     pthread_mutex_unlock(&w->lock);
 }
@@ -116,14 +118,18 @@ static bool pass(gti_world *w)
     return moved;
 }
 
-/* One pass under the role; the lock is held before and after, not meanwhile. */
-static bool pass_unlocked(gti_world *w)
+/* One pass under the role; the lock is held before and after, not meanwhile. Wakes the callers that
+ * wait, `self` of whom (0 or 1) is the one that drives. */
+static bool pass_unlocked(gti_world *w, int self)
 {
     w->driven = true;
     pthread_mutex_unlock(&w->lock);
     bool moved = pass(w);
     pthread_mutex_lock(&w->lock);
     w->driven = false;
+    if (w->helpers > self) {
+        pthread_cond_broadcast(&w->changed);
+    }
     return moved;
 }
 
@@ -176,10 +182,7 @@ void *gti_world_thread(void *world)
             last = gti_now();
         }
         uint64_t seen = w->arrivals;
-        bool moved = pass_unlocked(w);
-        if (moved || w->helpers > 0) {
-            pthread_cond_broadcast(&w->changed);
-        }
+        bool moved = pass_unlocked(w, 0);
         idle = moved ? 0 : idle + 1;
         if (!moved && w->arrivals == seen && w->helpers == 0 && !w->stopping) {
             back_off(w, idle, YIELDS_THREAD);
@@ -298,7 +301,7 @@ gt_status gti_work_submit(gt_work *work, gt_stream *stream, gt_work **handle)
     if (handle != NULL && w->has_thread) {
         pthread_cond_broadcast(&w->changed);
     } else if (handle != NULL && !w->driven && !work->done) {
-        pass_unlocked(w);
+        pass_unlocked(w, 0);
     }
     pthread_mutex_unlock(&w->lock);
     if (handle == NULL) {
@@ -319,10 +322,7 @@ static void help_until(gti_world *w, const bool *done, const int *none)
             continue;
         }
         uint64_t seen = w->arrivals;
-        bool moved = pass_unlocked(w);
-        if (w->helpers > 1) {
-            pthread_cond_broadcast(&w->changed);
-        }
+        bool moved = pass_unlocked(w, 1);
         idle = moved ? 0 : idle + 1;
         bool over = done != NULL ? *done : *none == 0;
         if (!moved && w->arrivals == seen && !over) {
@@ -365,7 +365,7 @@ bool gti_work_test(gt_work *work)
     gti_world *w = work->comm->world;
     pthread_mutex_lock(&w->lock);
     if (!work->done && !w->has_thread && !w->driven) {
-        pass_unlocked(w);
+        pass_unlocked(w, 0);
     }
     bool done = work->done;
     pthread_mutex_unlock(&w->lock);

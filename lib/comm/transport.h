@@ -89,8 +89,8 @@ struct gti_transport {
 
 gt_status gti_local_transport(gti_transport **out, gt_local_world *world, int rank);
 gt_status gti_self_transport(gti_transport **out);
-/* In a build without MPI both answer so. */
-gt_status gti_mpi_transport(gti_transport **out, void *mpi_comm);
+/* Waits timeout_s at most for the other ranks. A build without MPI answers GT_ERR_UNSUPPORTED. */
+gt_status gti_mpi_transport(gti_transport **out, void *mpi_comm, double timeout_s);
 bool gti_mpi_wanted(void); /* a launcher started this process, or MPI is initialised */
 
 #endif

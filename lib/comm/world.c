@@ -49,10 +49,8 @@ static void stop_thread(gti_world *w)
 void gti_world_release(gti_world *w)
 {
     stop_thread(w);
-    if (w->broken == GT_OK) {
-        gti_notice notice = {.kind = GTI_NOTICE_LEFT, .rank = w->rank};
-        w->transport->ops->notify(w->transport, &notice);
-    }
+    gti_notice notice = {.kind = GTI_NOTICE_LEFT, .rank = w->rank};
+    w->transport->ops->notify(w->transport, &notice);
     w->transport->ops->destroy(w->transport, w->broken != GT_OK);
     while (w->pool != NULL) {
         gt_work *work = w->pool;

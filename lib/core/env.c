@@ -7,6 +7,9 @@ static const char *const names[GTI_ENV_COUNT] = {
     [GTI_ENV_ISA] = "GEEKTRAIN_ISA",
     [GTI_ENV_GUARDED_DELAY] = "GEEKTRAIN_GUARDED_DELAY",
     [GTI_ENV_NO_COLOR] = "NO_COLOR",
+    [GTI_ENV_LAUNCHED_OMPI] = "OMPI_COMM_WORLD_SIZE",
+    [GTI_ENV_LAUNCHED_PMIX] = "PMIX_RANK",
+    [GTI_ENV_LAUNCHED_PMI] = "PMI_RANK",
 };
 
 const char *gti_env(gti_env_name name)
