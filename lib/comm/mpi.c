@@ -408,8 +408,8 @@ static gt_status mpi_enter(gti_transport *t)
     return st;
 }
 
-/* A duplicate, so that messages of the host cannot match ours. The duplication blocks, so everybody's
- * arrival is awaited first, within the time limit. */
+/* A duplicate, so that messages of the host cannot match ours. The duplication blocks, so
+ * everybody's arrival is awaited first, within the time limit. */
 static gt_status duplicate(MPI_Comm of, double timeout_s, MPI_Comm *out)
 {
     MPI_Request request;
