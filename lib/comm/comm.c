@@ -107,6 +107,13 @@ static gt_status check_slices(const gt_comm *comm, gti_comm_op op, const gt_tens
 
 /* ---- submitting --------------------------------------------------------------------------------
  */
+/* Memory for a collective. A rank that has none cannot take part, so all ranks are told. */
+static gt_status reserve(gt_comm *comm, gti_comm_op op, size_t bytes)
+{
+    gt_status st = gti_plan_reserve(comm, op, bytes);
+    return st == GT_OK ? GT_OK : gt_comm_fail(comm, st);
+}
+
 static bool is_host(const gt_tensor *t)
 {
     return t != NULL && t->device.type == GT_DEVICE_CPU;
@@ -153,7 +160,7 @@ static gt_status submit(gt_comm *comm, gti_comm_op op, const gt_tensor *out, con
     if (comm->size == 1) {
         GT_TRY(run_alone(comm, op, out, in, stream));
     } else {
-        GT_TRY(gti_plan_reserve(comm, op, (size_t)count * gt_dtype_size(dtype)));
+        GT_TRY(reserve(comm, op, (size_t)count * gt_dtype_size(dtype)));
     }
     gt_work *work = NULL;
     GT_TRY(gti_work_take(&work, comm, op));
@@ -300,7 +307,7 @@ gt_status gti_comm_hello(gt_comm *comm, gti_comm_op op, int64_t count)
     if (comm->size == 1) {
         return GT_OK;
     }
-    GT_TRY(gti_plan_reserve(comm, op, 0));
+    GT_TRY(reserve(comm, op, 0));
     gt_work *work = NULL;
     GT_TRY(gti_work_take(&work, comm, op));
     work->header.count = count;
