@@ -262,7 +262,7 @@ void br_run(br *r, const br_batch *batch)
     for (int i = 0; i < r->count; i++) {
         br_block *b = &r->blocks[i];
         for (int j = 0; j < b->list.count; j++) {
-            th_fill(r->h, &b->grads[j], 0.0);
+            TH_OK(gt_fill(r->h->ctx, &b->grads[j], 0.0, NULL));
         }
     }
     for (int i = 0; i < r->count; i++) {
