@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # compare_losses.sh RANKS MPIRUN PROGRAM [ARGUMENT...]: the losses that PROGRAM prints ("loss X") fall,
-# and are the same on one rank and on RANKS to 5e-4 relative.
+# and are the same on one rank and on RANKS to 5e-4 relative. MANY: more arguments for the latter run.
 set -eu
 ranks=$1 mpirun=$2
 shift 2
@@ -12,7 +12,7 @@ losses()
     awk '{ for (i = 1; i < NF; i++) if ($i == "loss") print $(i + 1) }' "$1"
 }
 "$@" >"$scratch/one"
-"$mpirun" --oversubscribe --allow-run-as-root -n "$ranks" "$@" >"$scratch/many"
+"$mpirun" --oversubscribe --allow-run-as-root -n "$ranks" "$@" ${MANY:-} >"$scratch/many"
 cat "$scratch/one" "$scratch/many"
 losses "$scratch/one" >"$scratch/a"
 losses "$scratch/many" >"$scratch/b"
