@@ -19,6 +19,8 @@ static struct {
     gt_tensor *gamma, *beta, *dgamma, *dbeta; /* [WIDE]        */
     gt_tensor *mean, *rstd;                   /* [ROWS]        */
     gt_tensor *targets, *stats, *logits;
+    gt_tensor *param, *grad; /* [ROWS, WIDE] bf16 */
+    gt_tensor *norm2;        /* f64 [1] */
 } s;
 
 static void layernorm_forward(void *user)
@@ -51,6 +53,21 @@ static void adamw(void *user)
     BENCH_OK(gt_adamw(s.ctx, NULL, s.z, s.y, s.w, s.x, &p, NULL));
 }
 
+/* Mixed precision: unscale, clip, update and cast in the same pass. The bf16 gradient is read,
+ * master and moments read and written in f32, the bf16 parameter written. */
+static void adamw_fused(void *user)
+{
+    gt_adamw_params p = GT_ADAMW_PARAMS_INIT;
+    p.weight_decay = 0.1f;
+    p.grad_scale = 1.0f / 1024.0f;
+    BENCH_OK(gt_adamw(s.ctx, s.param, s.z, s.y, s.w, s.grad, &p, NULL));
+}
+
+static void sum_sq(void *user)
+{
+    BENCH_OK(gt_sum_sq(s.ctx, s.norm2, s.x, 1.0, NULL));
+}
+
 /* The logits become their gradient: read and written. They are rewritten every time, which the
  * operation does not mind. */
 static void cross_entropy(void *user)
@@ -60,9 +77,14 @@ static void cross_entropy(void *user)
 }
 
 static const stream_case cases[] = {
-    {"layernorm_forward", 2, layernorm_forward}, {"layernorm_backward", 3, layernorm_backward},
-    {"gelu_forward", 2, gelu_forward},           {"gelu_backward", 3, gelu_backward},
-    {"cross_entropy", 2, cross_entropy},         {"adamw", 7, adamw},
+    {"layernorm_forward", 2, layernorm_forward},
+    {"layernorm_backward", 3, layernorm_backward},
+    {"gelu_forward", 2, gelu_forward},
+    {"gelu_backward", 3, gelu_backward},
+    {"cross_entropy", 2, cross_entropy},
+    {"adamw", 7, adamw},
+    {"adamw_fused", 7, adamw_fused},
+    {"sum_sq", 1, sum_sq},
 };
 
 static void make_tensors(ops_bench *o)
@@ -86,6 +108,12 @@ static void make_tensors(ops_bench *o)
     s.stats = ops_tensor(o, GT_F32, 1, 4, 1.0f);
     s.stats->dtype = GT_F64;
     s.stats->shape[1] = 2;
+    s.param = ops_tensor(o, GT_BF16, ROWS, WIDE, 1.0f);
+    s.grad = ops_tensor(o, GT_BF16, ROWS, WIDE, 1.0f);
+    s.norm2 = ops_tensor(o, GT_F32, 1, 2, 1.0f);
+    s.norm2->dtype = GT_F64;
+    s.norm2->shape[1] = 1;
+    BENCH_OK(gt_fill(o->ctx, s.norm2, 0.0, NULL));
     BENCH_OK(gt_fill(o->ctx, s.targets, 7.0, NULL));
     BENCH_OK(gt_fill(o->ctx, s.stats, 0.0, NULL));
 }
