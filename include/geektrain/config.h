@@ -87,6 +87,7 @@ typedef struct gt_zero_config {
 typedef struct gt_mesh_config {
     int pp, dp, cp, tp; /* dp 0: the rest of the world */
     bool sequence_parallel;
+    bool no_overlap; /* tensor-parallel collectives are waited for at once, to see what overlap is worth */
     char schedule[GT_NAME_MAX]; /* "1f1b" (default), "gpipe", "interleaved", "zb-h1", "zb-h2", or a path */
     int chunks;                 /* pipeline chunks per rank                              */
     char partition[GT_NAME_MAX]; /* "cost" (default), "parameters", "uniform", or "6,6,5,7"  */

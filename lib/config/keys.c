@@ -146,6 +146,8 @@ const gti_key gti_keys[] = {
     USED("mesh.tp", int, mesh.tp, 1, INT32_MAX, "tensor-parallel ranks"),
     USED("mesh.sequence_parallel", bool, mesh.sequence_parallel, 0, 0,
          "norms and dropout on rows cut over tp"),
+    USED("mesh.no_overlap", bool, mesh.no_overlap, 0, 0,
+         "wait for tensor-parallel collectives at once, to see what overlap is worth"),
     USED("mesh.schedule", string, mesh.schedule, 1, 0,
          "1f1b, gpipe, interleaved, zb-h1, zb-h2, or a file"),
     USED("mesh.chunks", int, mesh.chunks, 1, INT32_MAX, "pipeline chunks per rank"),

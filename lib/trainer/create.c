@@ -75,6 +75,7 @@ static gt_status fill_layout(gt_trainer *t, int which, int64_t batch, bool split
         .cp_rank = gt_mesh_index(t->mesh, GT_AXIS_CP),
         .cp_size = gt_mesh_size(t->mesh, GT_AXIS_CP),
         .split_backward = splits && !t->config.model.recompute,
+        .no_overlap = t->config.mesh.no_overlap,
     };
     l->sequence_parallel = t->config.mesh.sequence_parallel && l->tp_size > 1;
     l->seq_local = l->seq / l->cp_size;
