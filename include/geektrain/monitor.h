@@ -44,7 +44,7 @@ GT_API void gt_monitor_message(gt_monitor *monitor, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Makes a directory and its missing parents. Errors: GT_ERR_IO. */
 GT_API gt_status gt_make_directory(const char *path);
-/* FLOP per second of this context's gemm, [2048, 2048] x [2048, 2048], best of three. Takes a fraction
+/* FLOP per second of this context's gemm, [2048, 2048] x [2048, 2048], best of two. Takes a fraction
  * of a second and 48 MiB. Errors: GT_ERR_UNSUPPORTED, GT_ERR_MEMORY. */
 GT_API gt_status gt_peak_flops(gt_context *ctx, gt_dtype dtype, double *flops);
 

@@ -22,8 +22,9 @@ void gti_problem(gti_reading *r, gti_severity severity, const char *path, const 
     }
     char *out = r->problem[i];
     int line = r->text != NULL ? gti_json_line(r->text, path) : 0;
-    int n = line > 0 ? snprintf(out, GTI_PROBLEM_SIZE, "line %d: %.150s ", line, path)
-                     : snprintf(out, GTI_PROBLEM_SIZE, "%.150s ", path);
+    int n = line > 0          ? snprintf(out, GTI_PROBLEM_SIZE, "line %d: %.150s ", line, path)
+            : path[0] != '\0' ? snprintf(out, GTI_PROBLEM_SIZE, "%.150s ", path)
+                              : 0;
     va_list args;
     va_start(args, format);
     vsnprintf(out + n, (size_t)(GTI_PROBLEM_SIZE - n), format, args);
@@ -177,12 +178,12 @@ static gt_status read_document(gti_reading *r, const char *text, size_t length)
         st = parse_json(&json, &root);
     }
     if (st == GT_OK) {
-        r->text = &json;
+        r->text = r->is_file ? &json : NULL;
         walk(r, root, "");
         gti_settle(r);
         gt_status possible = gti_batch_possible(&r->config);
         if (possible != GT_OK) {
-            gti_problem(r, GTI_PROBLEM_VALUE, "batch:", "%s", gt_last_error());
+            gti_problem(r, GTI_PROBLEM_VALUE, "", "%s", gt_last_error());
         }
         st = r->problems > 0 ? tell_problems(r) : GT_OK;
         json_object_put(root);
@@ -192,7 +193,8 @@ static gt_status read_document(gti_reading *r, const char *text, size_t length)
 }
 
 /* Reads over *config; it is unchanged on failure. Numbers mean the same in every locale. */
-static gt_status read_over(gt_config *config, gt_context *ctx, const char *text, size_t length)
+static gt_status read_over(gt_config *config, gt_context *ctx, const char *text, size_t length,
+                           bool is_file)
 {
     if (length > MAX_BYTES) {
         return GT_FAIL(GT_ERR_CONFIG, "the configuration has %zu bytes, wanted at most %d", length,
@@ -209,6 +211,7 @@ static gt_status read_over(gt_config *config, gt_context *ctx, const char *text,
         locale_t before = uselocale(c_locale);
         r->config = *config;
         r->ctx = ctx;
+        r->is_file = is_file;
         r->given_by = given_by;
         r->given_value = given_value;
         r->param_dtype = r->fp16 = r->bf16 = r->adam_w_mode = r->optimizer_adam = r->cpu_offload =
@@ -236,7 +239,7 @@ gt_status gt_config_parse(gt_config *out, gt_context *ctx, const char *text, siz
 {
     gt_config config;
     gt_config_init(&config);
-    GT_TRY(read_over(&config, ctx, text, length));
+    GT_TRY(read_over(&config, ctx, text, length, true));
     *out = config;
     return GT_OK;
 }
@@ -316,7 +319,7 @@ gt_status gt_config_set(gt_config *config, gt_context *ctx, const char *path, co
     for (size_t i = 0; i < depth; i++) {
         *at++ = '}';
     }
-    gt_status st = read_over(config, ctx, text, (size_t)(at - text));
+    gt_status st = read_over(config, ctx, text, (size_t)(at - text), false);
     free(text);
     return st;
 }

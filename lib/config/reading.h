@@ -18,7 +18,8 @@ typedef enum gti_severity { /* the order in which problems are told */
 struct gti_reading {
     gt_config config;
     gt_context *ctx;
-    const gti_json_text *text;
+    const gti_json_text *text; /* NULL: lines are not told */
+    bool is_file;              /* not a single value        */
     const char **given_by;     /* [gti_key_count] path that set this key */
     json_object **given_value; /* borrowed                               */
     int problems;

@@ -33,7 +33,7 @@ static gt_status best_of(gt_context *ctx, gt_tensor t[3], int runs, double *seco
 
 gt_status gt_peak_flops(gt_context *ctx, gt_dtype dtype, double *flops)
 {
-    enum { N = 2048, RUNS = 3 };
+    enum { N = 2048, RUNS = 2 };
     const int64_t shape[2] = {N, N};
     gt_tensor t[3] = {{0}};
     double seconds = 0;
