@@ -98,12 +98,12 @@ static bool give_up_if_broken(gti_world *w)
     return true;
 }
 
-/* By the driver. Says whether anything happened. */
+/* By the driver. Says whether anything happened. What has arrived in full is finished before a
+ * notice of failure is looked at. */
 static bool pass(gti_world *w)
 {
     bool moved = take_submitted(w);
     w->awaits_stream = false;
-    gti_world_take_notices(w);
     if (give_up_if_broken(w)) {
         return moved;
     }
@@ -112,6 +112,7 @@ static bool pass(gti_world *w)
     }
     gti_transfers_progress(w, &moved);
     if (!moved) {
+        gti_world_take_notices(w);
         gti_check_deadlines(w);
     }
     give_up_if_broken(w);
@@ -131,6 +132,18 @@ static bool pass_unlocked(gti_world *w, int self)
         pthread_cond_broadcast(&w->changed);
     }
     return moved;
+}
+
+void gti_world_look(gti_world *w)
+{
+    w->driven = true;
+    pthread_mutex_unlock(&w->lock);
+    gti_world_take_notices(w);
+    pthread_mutex_lock(&w->lock);
+    w->driven = false;
+    if (w->helpers > 0) {
+        pthread_cond_broadcast(&w->changed);
+    }
 }
 
 /* ---- sleeping ----------------------------------------------------------------------------------

@@ -6,10 +6,10 @@
  * program, and serialises transports where the thread level wants it. Below MPI_THREAD_MULTIPLE no
  * thread of ours calls MPI; below MPI_THREAD_SERIALIZED only the main thread may call us.
  *
- * MPI is finalised at exit, if this library initialised it, no communicator is left and no message
- * had to be given up; otherwise the launcher ends the job, since waiting for a rank that failed
- * would hang. A rank that leaves tells the others and waits a little for them: a message that
- * arrives after its communicator was freed would find the next one.
+ * MPI is finalised at exit, if this library initialised it, no communicator is left, and every rank
+ * of a broken world has said farewell; otherwise the launcher ends the job, since waiting for a
+ * rank that has died would hang. A rank that leaves tells the others and waits a little for them: a
+ * message that arrives after its communicator was freed would find the next one.
  */
 #include <mpi.h>
 #include <pthread.h>
@@ -192,7 +192,6 @@ static void mpi_give_up(gti_transport *t, gti_request *request)
             nap(100e-6);
         }
     } while (!flag && gti_now() < m->give_up_until);
-    abandoned = abandoned || !flag;
     unlock();
 }
 
@@ -313,7 +312,7 @@ static void mpi_destroy(gti_transport *t, bool broken)
     forget(m);
     if (!m->finalised) {
         stop_listening(m);
-        abandoned = abandoned || !sent;
+        abandoned = abandoned || (broken && !(everybody && sent));
         if (everybody && sent && !broken) {
             MPI_Comm_free(&m->comm);
         }
@@ -435,10 +434,10 @@ static gt_status duplicate(MPI_Comm of, double timeout_s, MPI_Comm *out)
     return GT_OK;
 }
 
-static gt_status check_tags(MPI_Comm comm, bool *short_tags)
+static gt_status check_tags(bool *short_tags)
 {
     int *limit = NULL, found = 0;
-    MPI_Comm_get_attr(comm, MPI_TAG_UB, &limit, &found);
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found);
     int wanted = (1 << (2 + SHORT_ID_BITS + SHORT_TAG_BITS)) - 1;
     if (!found || *limit < wanted) {
         return GT_FAIL(GT_ERR_UNSUPPORTED, "this MPI has tags up to %d, wanted %d",
@@ -494,7 +493,7 @@ static gt_status create(gti_transport **out, void *mpi_comm, double timeout_s)
     GT_TRY(gti_mpi_status(MPI_Comm_rank(of, &rank), "MPI_Comm_rank"));
     GT_TRY(gti_mpi_status(MPI_Comm_size(of, &size), "MPI_Comm_size"));
     GT_TRY(make(&m, rank, size, level));
-    gt_status st = check_tags(of, &m->short_tags);
+    gt_status st = check_tags(&m->short_tags);
     if (st == GT_OK) {
         st = duplicate(of, timeout_s, &m->comm);
     }

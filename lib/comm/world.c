@@ -71,6 +71,9 @@ gt_status gti_world_check(gti_world *w)
         GT_TRY(w->transport->ops->enter(w->transport));
     }
     pthread_mutex_lock(&w->lock);
+    if (w->active == 0 && !w->driven) { /* nobody has looked lately */
+        gti_world_look(w);
+    }
     if (w->broken != GT_OK) {
         st = gti_fail_text(w->broken, w->broken_text);
     }

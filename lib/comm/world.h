@@ -190,6 +190,8 @@ bool gti_work_ready(gt_work *work, bool *moved); /* false: not yet, or the world
 /* Takes the role of driving the world, and lets go of it. */
 void gti_world_drive(gti_world *w);
 void gti_world_let_go(gti_world *w);
+/* Takes notices. The lock is held before and after, nobody drives. */
+void gti_world_look(gti_world *w);
 void gti_world_arrived(void *world);
 void gti_world_wait_idle(gti_world *w, const gt_comm *comm);
 void *gti_world_thread(void *world);
