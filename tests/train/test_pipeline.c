@@ -207,6 +207,43 @@ static void run_joins_two_towers(void **state)
     gti_run_ranks(4, towers, "guarded", NULL);
 }
 
+/* A list of one's own: rank 1 takes microbatch 0 last. Transfers find their receive by tag, and
+ * rank 0 needs a buffer for each output, as microbatch 0 stays under way. */
+static void reordered(gt_comm *world, gt_context *ctx, void *user)
+{
+    (void)user;
+    static const int order[] = {1, 2, 3, 4, 0};
+    gt_action first[10], second[10];
+    for (int i = 0; i < 5; i++) {
+        first[i] = (gt_action){GT_ACTION_FORWARD, i, 0};
+        second[i] = (gt_action){GT_ACTION_FORWARD, order[i], 0};
+        first[5 + i] = second[5 + i] = (gt_action){GT_ACTION_BACKWARD, i, 0};
+    }
+    const gt_action *lists[] = {first, second};
+    const int counts[] = {10, 10};
+    const gt_stage_cost unit = {1, 1, 1, 0, 0};
+    gt_schedule *s = NULL;
+    gt_schedule_report report;
+    gt_rank_report ranks[2];
+    TH_OK(gt_schedule_create_actions(&s, 2, 5, 1, NULL, NULL, lists, counts));
+    TH_OK(gt_schedule_simulate(&report, ranks, s, &unit, 1));
+    TH_EQUAL(ranks[0].output_buffers, 4);
+    gs_rank r;
+    gs_rank_open(&r, ctx, s, gt_comm_rank(world), ROWS);
+    gt_pipeline *pl = open_pipeline(&r, world);
+    TH_OK(gt_pipeline_run(pl, NULL));
+    gs_check(&r, 5, r.rows, true);
+    gt_pipeline_destroy(&pl);
+    gt_schedule_destroy(&s);
+}
+
+static void run_follows_own_lists(void **state)
+{
+    (void)state;
+    gti_run_ranks(2, reordered, "cpu", NULL);
+    gti_run_ranks(2, reordered, "guarded", NULL);
+}
+
 /* ---- failures
  * -------------------------------------------------------------------------------------- */
 /* Rank user[0] fails in the backward of microbatch user[1]. */
@@ -381,6 +418,7 @@ int main(void)
         cmocka_unit_test(run_takes_ragged_microbatches),
         cmocka_unit_test(forward_takes_any_number),
         cmocka_unit_test(run_joins_two_towers),
+        cmocka_unit_test(run_follows_own_lists),
         cmocka_unit_test(run_fails_on_all_ranks),
         cmocka_unit_test(run_refuses_different_rows),
         cmocka_unit_test(create_refuses),
