@@ -311,6 +311,7 @@ static void scratch_fails(gt_comm *c, gt_context *ctx, void *user)
     th_fill(h, &t, 1);
     gt_memory_fail_at(ctx, 1);
     TH_FAILS(gt_all_reduce(c, &t, GT_SUM, NULL, NULL), GT_ERR_MEMORY, "");
+    gt_memory_fail_at(ctx, 0);
     TH_OK(gt_all_reduce(c, &t, GT_SUM, NULL, NULL));
 }
 
