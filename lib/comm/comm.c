@@ -105,13 +105,15 @@ static gt_status check_slices(const gt_comm *comm, gti_comm_op op, const gt_tens
     return GT_OK;
 }
 
-/* ---- submitting --------------------------------------------------------------------------------
- */
-/* Memory for a collective. A rank that has none cannot take part, so all ranks are told. */
-static gt_status reserve(gt_comm *comm, gti_comm_op op, size_t bytes)
+/* ---- submitting ----------------------------------------------------------------------------- */
+/* A work, and memory for it. A rank that has none cannot take part, so all ranks are told. */
+static gt_status begin(gt_work **out, gt_comm *comm, gti_comm_op op, size_t bytes)
 {
-    gt_status st = gti_plan_reserve(comm, op, bytes);
-    return st == GT_OK ? GT_OK : gt_comm_fail(comm, st);
+    gt_status st = comm->size > 1 ? gti_plan_reserve(comm, op, bytes) : GT_OK;
+    if (st == GT_OK) {
+        st = gti_work_take(out, comm, op);
+    }
+    return st == GT_OK || comm->size == 1 ? st : gt_comm_fail(comm, st);
 }
 
 static bool is_host(const gt_tensor *t)
@@ -159,11 +161,9 @@ static gt_status submit(gt_comm *comm, gti_comm_op op, const gt_tensor *out, con
     gt_dtype dtype = in != NULL ? in->dtype : out->dtype;
     if (comm->size == 1) {
         GT_TRY(run_alone(comm, op, out, in, stream));
-    } else {
-        GT_TRY(reserve(comm, op, (size_t)count * gt_dtype_size(dtype)));
     }
     gt_work *work = NULL;
-    GT_TRY(gti_work_take(&work, comm, op));
+    GT_TRY(begin(&work, comm, op, (size_t)count * gt_dtype_size(dtype)));
     work->header.dtype = (uint8_t)dtype;
     work->header.reduce = (uint8_t)reduce;
     work->header.root = root;
@@ -307,9 +307,8 @@ gt_status gti_comm_hello(gt_comm *comm, gti_comm_op op, int64_t count)
     if (comm->size == 1) {
         return GT_OK;
     }
-    GT_TRY(reserve(comm, op, 0));
     gt_work *work = NULL;
-    GT_TRY(gti_work_take(&work, comm, op));
+    GT_TRY(begin(&work, comm, op, 0));
     work->header.count = count;
     return gti_work_submit(work, NULL, NULL);
 }

@@ -306,8 +306,9 @@ gt_status gti_work_submit(gt_work *work, gt_stream *stream, gt_work **handle)
         st = gt_event_query(work->event, &work->ready);
     }
     if (st != GT_OK) {
+        gt_comm *comm = work->comm;
         gti_work_give_back(work);
-        return st;
+        return comm->size == 1 ? st : gt_comm_fail(comm, st); /* the others wait for this rank */
     }
     pthread_mutex_lock(&w->lock);
     enqueue(w, work);
