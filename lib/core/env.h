@@ -8,6 +8,7 @@
 typedef enum gti_env_name {
     GTI_ENV_ISA = 0,       /* GEEKTRAIN_ISA: base, avx2 or avx512               */
     GTI_ENV_GUARDED_DELAY, /* GEEKTRAIN_GUARDED_DELAY: microseconds, 0 for none */
+    GTI_ENV_OPENBLAS_CORETYPE, /* set by the user: OpenBLAS' choice of kernels is left alone */
     GTI_ENV_NO_COLOR,      /* NO_COLOR: anything: no colours on a terminal       */
     GTI_ENV_LAUNCHED_OMPI, /* set by launchers of MPI programs                  */
     GTI_ENV_LAUNCHED_PMIX,

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Single-precision matrix products by OpenBLAS. */
+#ifndef GTI_CPU_BLAS_H
+#define GTI_CPU_BLAS_H
+
+#include "backend/backend.h"
+
+/* Whether OpenBLAS runs on kernels made for this processor. */
+bool gti_blas_usable(void);
+/* c = op(a) op(b) + beta c; all f32; bias and epilogue are not looked at. */
+void gti_blas_sgemm(const struct gti_gemm_args *g);
+
+#endif
