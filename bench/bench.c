@@ -10,7 +10,7 @@
 
 #include <geektrain/status.h>
 
-#include "bench_machine.h"
+#include "machine.h"
 
 enum { CASES_MAX = 64, ROUNDS_LEAST = 3, ROUNDS_MIN = 20, ROUNDS_MAX = 1000 };
 
@@ -227,7 +227,8 @@ static void print_json(const bench *b)
         }
     }
     json_object_object_add(root, "results", results);
-    puts(json_object_to_json_string_ext(root, JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_SPACED));
+    puts(json_object_to_json_string_ext(root,
+                                        JSON_C_TO_STRING_PRETTY | JSON_C_TO_STRING_NOSLASHESCAPE));
     json_object_put(root);
 }
 

@@ -45,18 +45,18 @@ GTI_ALWAYS_INLINE gti_vec gti_vmax(gti_vec a, gti_vec b)
 /* 2^x for x <= 127 with Cephes' polynomial; 0 below -126, for -inf too; NaN stays NaN. */
 GTI_ALWAYS_INLINE gti_vec gti_vexp2(gti_vec x)
 {
-    gti_vec p = gti_splat(1.535336188319500e-4f);
 #if defined(__AVX512F__)
-    x = gti_vmax(gti_splat(-200.0f), x);
+    /* Lanes that would underflow are masked out: a subnormal result costs a hundred cycles. */
+    const __mmask16 normal = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ);
     const gti_vec n = (gti_vec)_mm512_roundscale_ps((__m512)x, 0x08);
 #else
-    const gti_vec in = x;
+    const gti_ivec normal = ~(x < gti_splat(-126.0f));
     x = gti_vmax(gti_splat(-126.0f), x);
-    const gti_vec magic = gti_splat(12582912.0f);
-    const gti_vec shifted = x + magic;
-    const gti_vec n = shifted - magic;
+    const gti_vec shifted = x + gti_splat(12582912.0f);
+    const gti_vec n = shifted - gti_splat(12582912.0f);
 #endif
     const gti_vec f = x - n;
+    gti_vec p = gti_splat(1.535336188319500e-4f);
     p = p * f + gti_splat(1.339887440266574e-3f);
     p = p * f + gti_splat(9.618437357674640e-3f);
     p = p * f + gti_splat(5.550332471162809e-2f);
@@ -64,10 +64,10 @@ GTI_ALWAYS_INLINE gti_vec gti_vexp2(gti_vec x)
     p = p * f + gti_splat(6.931472028550421e-1f);
     p = p * f + gti_splat(1.0f);
 #if defined(__AVX512F__)
-    return (gti_vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+    return (gti_vec)_mm512_maskz_scalef_ps(normal, (__m512)p, (__m512)n);
 #else
     const gti_ivec power = ((gti_ivec)shifted - 0x4B400000 + 127) << 23;
-    return (gti_vec)(~(in < gti_splat(-126.0f)) & (gti_ivec)(p * (gti_vec)power));
+    return (gti_vec)(normal & (gti_ivec)(p * (gti_vec)power));
 #endif
 }
 
@@ -146,17 +146,16 @@ static inline void gti_query_positions(gti_query_block *q, const gti_visibility 
     }
 }
 
-/* The keys of [k0, k0 + n) that some query with a position up to `last` sees: their indices and
- * positions; returns how many. */
+/* The keys of [k0, k0 + n) that the mask lets through: their indices and positions; returns how
+ * many. */
 static inline int64_t gti_visible_keys(int64_t *index, int64_t *pos, const gti_visibility *see,
-                                       int64_t k0, int64_t n, int64_t last)
+                                       int64_t k0, int64_t n)
 {
     int64_t count = 0;
     for (int64_t k = k0; k < k0 + n; k++) {
-        const int64_t at = see->kpos != NULL ? see->kpos[k] : k;
-        if ((see->key_mask == NULL || see->key_mask[k] != 0) && (!see->causal || at <= last)) {
+        if (see->key_mask == NULL || see->key_mask[k] != 0) {
             index[count] = k;
-            pos[count++] = at;
+            pos[count++] = see->kpos != NULL ? see->kpos[k] : k;
         }
     }
     return count;

@@ -183,7 +183,7 @@ static void find_keys(keys *x, const struct gti_attention_bwd_args *a, int64_t b
 {
     const gti_visibility see = visibility(a, b);
     const int64_t t0 = block * KEYS, n = a->tk - t0 < KEYS ? a->tk - t0 : KEYS;
-    x->count = gti_visible_keys(x->index, x->pos, &see, t0, n, INT64_MAX);
+    x->count = gti_visible_keys(x->index, x->pos, &see, t0, n);
     x->min = INT64_MAX;
     x->max = INT64_MIN;
     for (int64_t i = 0; i < x->count; i++) {

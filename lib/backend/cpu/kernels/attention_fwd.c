@@ -9,39 +9,51 @@
 #include "backend/cpu/kernels/kernel.h"
 #include "backend/cpu/scratch.h"
 
-#define KEYS 84 /* keys per block: a whole number of tiles in every instruction set */
+#define KEYS 84     /* keys per block: a whole number of tiles in every instruction set */
+#define GROUP_MAX 8 /* blocks of queries per job                                        */
+
+/* The state of one block of queries. */
+typedef struct queries {
+    float *q, *o; /* [D][QB]: queries, unnormalised results, transposed */
+    float max[GTI_QB], sum[GTI_QB], shrink[GTI_QB];
+    gti_query_block at;
+    int64_t t0, n;
+} queries;
 
 /* One thread's panels. */
 typedef struct work {
-    float *q, *o; /* [D][QB]: queries, unnormalised results, transposed */
-    float *k, *v; /* [KEYS][D]                                          */
-    float *s;     /* [KEYS][QB] scores, then probabilities              */
-    float *rows;  /* [QB][D] results                                    */
-    float max[GTI_QB], sum[GTI_QB], shrink[GTI_QB];
-    int64_t index[KEYS], pos[KEYS];
-    gti_query_block at;
+    queries group[GROUP_MAX];
+    float *k, *v; /* [KEYS][D]                         */
+    float *s;     /* [KEYS][QB] scores, then probabilities */
+    float *rows;  /* [QB][D] results                   */
+    int64_t keys, index[KEYS], pos[KEYS];
+    int64_t min, max; /* of pos */
 } work;
 
 static bool get_work(work *w, int64_t d)
 {
     const int64_t panel = gti_round_floats(d * GTI_QB), block = gti_round_floats(d * KEYS);
-    const int64_t total = 3 * panel + 2 * block + KEYS * GTI_QB;
+    const int64_t total = (2 * GROUP_MAX + 1) * panel + 2 * block + KEYS * GTI_QB;
     float *p = gti_cpu_scratch(GTI_SCRATCH_OWN, (size_t)total * sizeof(float));
-    w->q = p;
-    w->o = p + panel;
-    w->rows = p + 2 * panel;
-    w->k = p + 3 * panel;
+    for (int i = 0; i < GROUP_MAX; i++) {
+        w->group[i].q = p + 2 * i * panel;
+        w->group[i].o = p + (2 * i + 1) * panel;
+    }
+    w->rows = p + 2 * GROUP_MAX * panel;
+    w->k = w->rows + panel;
     w->v = w->k + block;
     w->s = w->v + block;
     return p != NULL;
 }
 
-/* New maxima, probabilities in place, sums; shrink[q] is what earlier results are multiplied by. */
-static void softmax_block(work *w, int64_t keys)
+/* New maxima, probabilities in place, sums; shrink[q] is what earlier results are multiplied by.
+ * Returns whether any of it is not 1. */
+static bool softmax_block(queries *x, float *scores, int64_t keys)
 {
+    bool changed = false;
     for (int j = 0; j < GTI_QB; j += GTI_LANES) {
-        float *s = w->s + j;
-        const gti_vec before = gti_load(w->max + j);
+        float *s = scores + j;
+        const gti_vec before = gti_load(x->max + j);
         gti_vec m0 = before, m1 = before;
         int64_t k = 0;
         for (; k + 2 <= keys; k += 2) {
@@ -54,25 +66,37 @@ static void softmax_block(work *w, int64_t keys)
         m0 = gti_vmax(m0, m1);
         /* A column that has seen no key: any finite number will do. */
         const gti_vec m = gti_select(m0 == gti_splat(-INFINITY), gti_splat(0.0f), m0);
-        gti_vec sum = gti_splat(0.0f);
-        for (k = 0; k < keys; k++) {
-            const gti_vec p = gti_vexp2(gti_load(s + k * GTI_QB) - m);
-            gti_store(s + k * GTI_QB, p);
-            sum += p;
+        gti_vec sum0 = gti_splat(0.0f), sum1 = sum0;
+        for (k = 0; k + 2 <= keys; k += 2) {
+            const gti_vec p0 = gti_vexp2(gti_load(s + k * GTI_QB) - m);
+            const gti_vec p1 = gti_vexp2(gti_load(s + (k + 1) * GTI_QB) - m);
+            gti_store(s + k * GTI_QB, p0);
+            gti_store(s + (k + 1) * GTI_QB, p1);
+            sum0 += p0;
+            sum1 += p1;
+        }
+        if (k < keys) {
+            const gti_vec p0 = gti_vexp2(gti_load(s + k * GTI_QB) - m);
+            gti_store(s + k * GTI_QB, p0);
+            sum0 += p0;
         }
         const gti_vec shrink = gti_vexp2(before - m);
-        gti_store(w->max + j, m0);
-        gti_store(w->sum + j, gti_load(w->sum + j) * shrink + sum);
-        gti_store(w->shrink + j, shrink);
+        gti_store(x->max + j, m0);
+        gti_store(x->sum + j, gti_load(x->sum + j) * shrink + (sum0 + sum1));
+        gti_store(x->shrink + j, shrink);
+        for (int i = 0; i < GTI_LANES; i++) {
+            changed |= x->shrink[j + i] != 1.0f;
+        }
     }
+    return changed;
 }
 
-static void shrink_results(work *w, int64_t d)
+static void shrink_results(queries *x, int64_t d)
 {
     for (int j = 0; j < GTI_QB; j += GTI_LANES) {
-        const gti_vec f = gti_load(w->shrink + j);
+        const gti_vec f = gti_load(x->shrink + j);
         for (int64_t c = 0; c < d; c++) {
-            gti_store(w->o + c * GTI_QB + j, gti_load(w->o + c * GTI_QB + j) * f);
+            gti_store(x->o + c * GTI_QB + j, gti_load(x->o + c * GTI_QB + j) * f);
         }
     }
 }
@@ -83,97 +107,145 @@ typedef struct head {
     int64_t b, h;
 } head;
 
-static void add_keys(const struct gti_attention_fwd_args *a, const head *x, work *w, int64_t k0)
+/* The block's keys that the mask lets through, widened to f32. */
+static void load_keys(const struct gti_attention_fwd_args *a, const head *x, work *w, int64_t k0)
 {
     const int64_t n = a->tk - k0 < KEYS ? a->tk - k0 : KEYS;
-    const int64_t keys = gti_visible_keys(w->index, w->pos, &x->see, k0, n, w->at.max);
-    if (keys == 0) {
-        return;
-    }
-    for (int64_t i = 0; i < keys; i++) {
+    w->keys = gti_visible_keys(w->index, w->pos, &x->see, k0, n);
+    w->min = INT64_MAX;
+    w->max = INT64_MIN;
+    for (int64_t i = 0; i < w->keys; i++) {
         const int64_t t = w->index[i];
         gti_load_f32(w->k + i * a->d, x->k.data, x->k.dtype, (size_t)(x->k.first + t * x->k.ld),
                      (size_t)a->d);
         gti_load_f32(w->v + i * a->d, x->v.data, x->v.dtype, (size_t)(x->v.first + t * x->v.ld),
                      (size_t)a->d);
+        w->min = w->pos[i] < w->min ? w->pos[i] : w->min;
+        w->max = w->pos[i] > w->max ? w->pos[i] : w->max;
+    }
+}
+
+static void add_keys(const struct gti_attention_fwd_args *a, work *w, queries *x)
+{
+    int64_t keys = w->keys;
+    while (a->causal && keys > 0 && w->pos[keys - 1] > x->at.max) {
+        keys--; /* seen by no query here */
+    }
+    if (keys == 0) {
+        return;
     }
     gti_product_rows(
         (gti_tile_args){
-            .a = w->k, .row = a->d, .b = w->q, .ldb = GTI_QB, .k = a->d, .c = w->s, .ldc = GTI_QB},
+            .a = w->k, .row = a->d, .b = x->q, .ldb = GTI_QB, .k = a->d, .c = w->s, .ldc = GTI_QB},
         keys, GTI_QB);
-    if (a->causal) {
-        gti_mask_scores(w->s, w->pos, keys, &w->at);
+    if (a->causal && w->max > x->at.min) {
+        gti_mask_scores(w->s, w->pos, keys, &x->at);
     }
-    softmax_block(w, keys);
-    shrink_results(w, a->d);
+    if (softmax_block(x, w->s, keys)) {
+        shrink_results(x, a->d);
+    }
     gti_product_columns_add(
         (gti_tile_args){
-            .a = w->v, .step = a->d, .b = w->s, .ldb = GTI_QB, .k = keys, .c = w->o, .ldc = GTI_QB},
+            .a = w->v, .step = a->d, .b = w->s, .ldb = GTI_QB, .k = keys, .c = x->o, .ldc = GTI_QB},
         a->d, GTI_QB);
 }
 
 static void write_results(const struct gti_attention_fwd_args *a, const head *x, work *w,
-                          int64_t t0, int64_t n)
+                          queries *g)
 {
     float factor[GTI_QB];
     for (int64_t i = 0; i < GTI_QB; i++) {
-        factor[i] = w->sum[i] == 0.0f ? 0.0f : 1.0f / w->sum[i];
+        factor[i] = g->sum[i] == 0.0f ? 0.0f : 1.0f / g->sum[i];
     }
     for (int64_t c = 0; c < a->d; c++) {
 #pragma omp simd
         for (int64_t i = 0; i < GTI_QB; i++) {
-            w->o[c * GTI_QB + i] *= factor[i];
+            g->o[c * GTI_QB + i] *= factor[i];
         }
     }
-    gti_pack_transposed(w->rows, a->d, w->o, GT_F32, 0, a->d, GTI_QB, 0, GTI_QB);
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t at = (x->b * a->tq + t0 + i) * a->ldo + x->h * a->d;
+    gti_pack_transposed(w->rows, a->d, g->o, GT_F32, 0, a->d, GTI_QB, 0, GTI_QB);
+    for (int64_t i = 0; i < g->n; i++) {
+        const int64_t at = (x->b * a->tq + g->t0 + i) * a->ldo + x->h * a->d;
         gti_store_f32(a->out.data, w->rows + i * a->d, a->out.dtype, (size_t)at, (size_t)a->d);
-        if (a->lse.data != NULL) {
-            const float sum = w->sum[i];
-            float *lse = (float *)a->lse.data + (x->b * a->h + x->h) * a->tq + t0 + i;
-            *lse = sum == 0.0f ? -INFINITY : w->max[i] * GTI_LN2 + logf(sum);
-        }
+    }
+    if (a->lse.data == NULL) {
+        return;
+    }
+    float *lse = (float *)a->lse.data + (x->b * a->h + x->h) * a->tq + g->t0;
+    for (int64_t i = 0; i < g->n; i++) {
+        lse[i] = g->sum[i] == 0.0f ? -INFINITY : g->max[i] * GTI_LN2 + logf(g->sum[i]);
     }
 }
 
-static void run_job(const struct gti_attention_fwd_args *a, work *w, int64_t b, int64_t h,
-                    int64_t t0)
+static void begin_queries(const struct gti_attention_fwd_args *a, const head *x, queries *g,
+                          int64_t t0)
 {
-    const int64_t n = a->tq - t0 < GTI_QB ? a->tq - t0 : GTI_QB;
+    g->t0 = t0;
+    g->n = a->tq - t0 < GTI_QB ? a->tq - t0 : GTI_QB;
+    gti_load_queries(g->q, &x->q, t0, g->n, a->d, a->scale * GTI_LOG2E);
+    gti_query_positions(&g->at, &x->see, t0, g->n);
+    memset(g->o, 0, (size_t)(a->d * GTI_QB) * sizeof(float));
+    for (int i = 0; i < GTI_QB; i++) {
+        g->max[i] = -INFINITY;
+        g->sum[i] = 0.0f;
+    }
+}
+
+static head head_of(const struct gti_attention_fwd_args *a, int64_t b, int64_t h)
+{
     const int64_t kv = h / (a->h / a->hkv);
-    const head x = {
+    const uint8_t *mask = a->key_mask.data;
+    return (head){
         .q = gti_head_of(&a->q, b, a->tq, a->ldq, h, a->d),
         .k = gti_head_of(&a->k, b, a->tk, a->ldk, kv, a->d),
         .v = gti_head_of(&a->v, b, a->tk, a->ldv, kv, a->d),
-        .see = {a->qpos.data, a->kpos.data,
-                a->key_mask.data != NULL ? (const uint8_t *)a->key_mask.data + b * a->tk : NULL,
-                a->causal},
+        .see = {a->qpos.data, a->kpos.data, mask != NULL ? mask + b * a->tk : NULL, a->causal},
         .b = b,
         .h = h,
     };
-    gti_load_queries(w->q, &x.q, t0, n, a->d, a->scale * GTI_LOG2E);
-    gti_query_positions(&w->at, &x.see, t0, n);
-    memset(w->o, 0, (size_t)(a->d * GTI_QB) * sizeof(float));
-    for (int i = 0; i < GTI_QB; i++) {
-        w->max[i] = -INFINITY;
-        w->sum[i] = 0.0f;
+}
+
+/* Query blocks [first, end) of a head. */
+static void run_job(const struct gti_attention_fwd_args *a, work *w, const head *x, int64_t first,
+                    int64_t end)
+{
+    int64_t last = INT64_MIN;
+    for (int64_t i = first; i < end; i++) {
+        queries *g = &w->group[i - first];
+        begin_queries(a, x, g, i * GTI_QB);
+        last = g->at.max > last ? g->at.max : last;
     }
-    /* Without positions of their own, keys beyond the last query are not even looked at. */
-    const bool plain = a->causal && a->kpos.data == NULL;
-    const int64_t end = plain && w->at.max + 1 < a->tk ? w->at.max + 1 : a->tk;
-    for (int64_t k0 = 0; k0 < end; k0 += KEYS) {
-        add_keys(a, &x, w, k0);
+    for (int64_t k0 = 0; k0 < a->tk; k0 += KEYS) {
+        if (a->causal && a->kpos.data == NULL && k0 > last) {
+            break; /* without positions of their own, later keys are not even looked at */
+        }
+        load_keys(a, x, w, k0);
+        for (int64_t i = first; i < end; i++) {
+            queries *g = &w->group[i - first];
+            if (w->keys > 0 && (!a->causal || w->min <= g->at.max)) {
+                add_keys(a, w, g);
+            }
+        }
     }
-    write_results(a, &x, w, t0, n);
+    for (int64_t i = first; i < end; i++) {
+        write_results(a, x, w, &w->group[i - first]);
+    }
+}
+
+/* Blocks per job: as many as leave each thread four jobs. */
+static int64_t group_size(const struct gti_attention_fwd_args *a, int64_t blocks, int threads)
+{
+    const int64_t size = threads == 1 ? GROUP_MAX : blocks * a->b * a->h / (4 * threads);
+    return size < 1 ? 1 : (size > GROUP_MAX ? GROUP_MAX : size);
 }
 
 gt_status GTI_KERNEL(attention_fwd)
 {
     const struct gti_attention_fwd_args *a = raw;
-    const int64_t blocks = (a->tq + GTI_QB - 1) / GTI_QB, jobs = a->b * a->h * blocks;
     const double pairs = (double)a->b * (double)a->h * (double)a->tq * (double)a->tk;
     const int threads = pairs * (double)a->d < 1 << 17 ? 1 : gti_cpu_threads(device);
+    const int64_t blocks = (a->tq + GTI_QB - 1) / GTI_QB, heads = a->b * a->h;
+    const int64_t size = group_size(a, blocks, threads), groups = (blocks + size - 1) / size;
     int failed = 0;
 #pragma omp parallel num_threads(threads)
     {
@@ -185,10 +257,12 @@ gt_status GTI_KERNEL(attention_fwd)
         }
         /* The longest causal rows come first, so that threads end together. */
 #pragma omp for schedule(dynamic)
-        for (int64_t job = 0; job < jobs; job++) {
-            const int64_t block = blocks - 1 - job / (a->b * a->h), bh = job % (a->b * a->h);
+        for (int64_t job = 0; job < groups * heads; job++) {
+            const int64_t group = groups - 1 - job / heads, bh = job % heads;
+            const head x = head_of(a, bh / a->h, bh % a->h);
+            const int64_t end = (group + 1) * size < blocks ? (group + 1) * size : blocks;
             if (ready) {
-                run_job(a, &w, bh / a->h, bh % a->h, block * GTI_QB);
+                run_job(a, &w, &x, group * size, end);
             }
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench_machine.h"
+#include "machine.h"
 
 #include <cblas.h>
 #include <omp.h>

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "bench.h"
-#include "bench_machine.h"
+#include "machine.h"
 
 enum { SIDE = 2048, TRIAD = 1 << 26 /* floats: 256 MiB, beyond any last-level cache of today */ };
 
