@@ -3,6 +3,9 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE ((size_t)2 << 20)
 
 struct buffers {
     void *pointer[GTI_SCRATCH_SLOTS];
@@ -49,10 +52,14 @@ void *gti_cpu_scratch(gti_scratch_slot slot, size_t bytes)
         return NULL;
     }
     if (b->bytes[slot] < bytes || b->pointer[slot] == NULL) {
-        size_t rounded = (bytes + 4096) / 4096 * 4096;
+        const size_t page = bytes >= HUGE_PAGE ? HUGE_PAGE : 4096;
+        const size_t rounded = (bytes + page) / page * page;
         free(b->pointer[slot]);
-        b->pointer[slot] = aligned_alloc(4096, rounded);
+        b->pointer[slot] = aligned_alloc(page, rounded);
         b->bytes[slot] = b->pointer[slot] != NULL ? rounded : 0;
+        if (b->pointer[slot] != NULL && page == HUGE_PAGE) {
+            madvise(b->pointer[slot], rounded, MADV_HUGEPAGE); /* advice: failing is fine */
+        }
     }
     return b->pointer[slot];
 }

@@ -79,7 +79,7 @@ static void gelu(float *x)
     }
 }
 
-static void add_row(float *x, const void *y, gt_dtype dtype, int64_t at, int64_t n)
+GTI_ALWAYS_INLINE void add_row(float *x, const void *y, gt_dtype dtype, int64_t at, int64_t n)
 {
     float wider[GTI_NR] = {0};
     gti_load_f32(wider, y, dtype, (size_t)at, (size_t)n);
@@ -88,7 +88,8 @@ static void add_row(float *x, const void *y, gt_dtype dtype, int64_t at, int64_t
     }
 }
 
-static void finish_row(const panel *p, float *x, int64_t row, int64_t column, int64_t n)
+/* n is a constant where the tile is whole, so that its copies are vectors. */
+GTI_ALWAYS_INLINE void finish_row(const panel *p, float *x, int64_t row, int64_t column, int64_t n)
 {
     const struct gti_gemm_args *g = p->g;
     const int64_t at = (p->i0 + row) * g->ldc + p->j0 + column;
@@ -142,7 +143,12 @@ static void run_tile(const panel *p, const float *a, int64_t row, int64_t rows, 
     }
     tiles[rows](&t, 0);
     for (int64_t r = 0; r < rows; r++) {
-        finish_row(p, result + r * GTI_NR, row + r, column, columns);
+        float *x = result + r * GTI_NR;
+        if (columns == GTI_NR) {
+            finish_row(p, x, row + r, column, GTI_NR);
+        } else {
+            finish_row(p, x, row + r, column, columns);
+        }
     }
 }
 
