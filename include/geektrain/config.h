@@ -89,7 +89,7 @@ typedef struct gt_mesh_config {
     bool sequence_parallel;
     bool no_overlap; /* tensor-parallel collectives are waited for at once, to see what overlap is worth */
     char schedule[GT_NAME_MAX]; /* "1f1b" (default), "gpipe", "interleaved", "zb-h1", "zb-h2", or a path */
-    int chunks;                 /* pipeline chunks per rank                              */
+    int chunks;                 /* pipeline stages per rank; 0: the schedule's own       */
     char partition[GT_NAME_MAX]; /* "cost" (default), "parameters", "uniform", or "6,6,5,7"  */
 } gt_mesh_config;
 

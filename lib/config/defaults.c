@@ -63,7 +63,7 @@ void gt_config_init(gt_config *config)
     config->zero.persistence_threshold = 100000;
     config->zero.hpz_partition_size = 1;
     gt_mesh_config *mesh = &config->mesh;
-    mesh->pp = mesh->cp = mesh->tp = mesh->chunks = 1;
+    mesh->pp = mesh->cp = mesh->tp = 1;
     strcpy(mesh->schedule, "1f1b");
     strcpy(mesh->partition, "cost");
     model_defaults(&config->model);
