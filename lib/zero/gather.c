@@ -31,7 +31,8 @@ static gt_status start_gather(gt_zero *zero, struct zero_unit *u)
 {
     GT_TRY(gti_zero_pool_take(zero, &zero->gather_pool, gathered_bytes(zero, u), &u->buffer));
     gt_tensor whole = buffer_tensor(zero, u->buffer, zero->params.dtype, u->padded);
-    return gt_all_gather(zero->comm, &whole, &u->own, NULL, &u->gather_work);
+    GT_TRY(gt_work_wait(&u->gather_work, NULL)); /* the node's piece may still be on its way */
+    return gt_all_gather(zero->node, &whole, &u->near, NULL, &u->gather_work);
 }
 
 gt_status gt_zero_prefetch(gt_zero *zero, int unit)

@@ -47,9 +47,10 @@ struct zero_unit {
     bool persistent; /* full parameters always present                 */
     gt_comm *tie;
 
-    /* Parameters. full: whole bucket, always there or NULL; own: this rank's state range of it (the
-     * shard's own memory at stage 3). master is `own` itself when parameters are f32. */
-    gt_tensor full, own, master;
+    /* Parameters. full: whole bucket, always there or NULL; near: what gathers start from at stage
+     * 3, the shard or (hpz) the node's piece of the bucket; own: this rank's state range, inside
+     * one of them. master is `own` itself when parameters are f32. */
+    gt_tensor full, near, own, master;
     gt_tensor moment[2]; /* m, v; data NULL where the optimizer has none */
 
     /* Gradients. grad_full: stages 0, 1; grad: the reduced gradient of the state range. */
@@ -72,14 +73,16 @@ struct zero_unit {
 
 struct gt_zero {
     gt_context *ctx;
-    gt_comm *comm;
+    gt_comm *comm; /* over which state is sharded; ours when nodes are used (hpz), else borrowed */
+    gt_comm *node; /* over which parameters are gathered at stage 3: comm, or a part of it (hpz) */
+    gt_comm *across; /* hpz: ranks of equal place in their nodes; else NULL */
     gt_zero_params params;
     char offload_path[GT_PATH_MAX];
     int stage; /* in effect: 0 when there is nobody to share with */
     int size, rank;
     struct zero_unit *units;
     int count, room;
-    bool allocated, has_partial;
+    bool allocated, owns_comms;
     struct zero_pool gather_pool, grad_pool;
     int deferred; /* unit whose dp reduction waits for its partial sums, or -1 */
 

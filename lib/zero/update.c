@@ -212,11 +212,12 @@ static gt_status lamb_unit(gt_zero *zero, struct zero_unit *u, double lr, double
 /* Every rank's new slice to all; waited for when the unit is next gathered. */
 static gt_status publish_unit(gt_zero *zero, struct zero_unit *u)
 {
-    if (zero->stage == 0 || !u->persistent) {
+    if (zero->stage == 0 || (!u->persistent && zero->across == NULL)) {
         return GT_OK;
     }
     GT_TRY(gt_work_wait(&u->gather_work, NULL));
-    return gt_all_gather(zero->comm, &u->full, &u->own, NULL, &u->gather_work);
+    return u->persistent ? gt_all_gather(zero->comm, &u->full, &u->own, NULL, &u->gather_work)
+                         : gt_all_gather(zero->across, &u->near, &u->own, NULL, &u->gather_work);
 }
 
 gt_status gt_zero_update(gt_zero *zero, double lr, double grad_scale, int64_t step)

@@ -41,6 +41,31 @@ static gt_status check_params(const gt_zero_params *p)
     return GT_OK;
 }
 
+/* hpz (Wang et al. 2023, ZeRO++): ranks n*h .. n*h+h-1 are a node, whose h ranks hold all
+ * parameters among them, so that gathers stay inside. State is still sharded over all P ranks. Rank
+ * (node n, place i) owns shard i*(P/h) + n: the node piece number i is then the shards of all ranks
+ * with place i, and one all-gather across nodes renews it. */
+static gt_status make_nodes(gt_zero *z, gt_comm *comm)
+{
+    int h = z->params.hpz_partition_size;
+    if (h <= 1 || h >= z->size || z->stage < 3) {
+        return GT_OK;
+    }
+    if (z->size % h != 0) {
+        return GT_FAIL(GT_ERR_CONFIG,
+                       "zero_hpz_partition_size %d does not divide the %d ranks that share state",
+                       h, z->size);
+    }
+    int node = z->rank / h, place = z->rank % h;
+    z->comm = z->node = NULL;
+    z->owns_comms = true;
+    GT_TRY(gt_comm_split(&z->comm, comm, 0, place * (z->size / h) + node));
+    GT_TRY(gt_comm_split(&z->node, comm, node, place));
+    GT_TRY(gt_comm_split(&z->across, comm, place, node));
+    z->rank = gt_comm_rank(z->comm);
+    return GT_OK;
+}
+
 gt_status gt_zero_create(gt_zero **out, gt_context *ctx, gt_comm *comm,
                          const gt_zero_params *params)
 {
@@ -53,7 +78,7 @@ gt_status gt_zero_create(gt_zero **out, gt_context *ctx, gt_comm *comm,
         return GT_FAIL(GT_ERR_MEMORY, "no host memory for a gt_zero");
     }
     z->ctx = ctx;
-    z->comm = comm;
+    z->comm = z->node = comm;
     z->params = *params;
     z->size = gt_comm_size(comm);
     z->rank = gt_comm_rank(comm);
@@ -61,6 +86,11 @@ gt_status gt_zero_create(gt_zero **out, gt_context *ctx, gt_comm *comm,
     z->deferred = -1;
     if (params->offload_path != NULL) {
         snprintf(z->offload_path, sizeof(z->offload_path), "%s", params->offload_path);
+    }
+    gt_status st = make_nodes(z, comm);
+    if (st != GT_OK) {
+        gt_zero_destroy(&z);
+        return st;
     }
     *out = z;
     return GT_OK;
@@ -150,7 +180,6 @@ gt_status gt_zero_add_unit(gt_zero *zero, const char *name, int count,
         t->frozen = tensors[i].frozen;
         t->norm_weight = tensors[i].norm_weight;
         t->partial = tensors[i].partial && !tensors[i].frozen && zero->params.model_comm != NULL;
-        zero->has_partial |= t->partial;
     }
     lay_out(zero, u);
     if (unit != NULL) {
@@ -196,7 +225,9 @@ static gt_status alloc_params(gt_zero *zero, struct zero_unit *u)
         GT_TRY(alloc_flat(zero, &u->full, GT_MEM_PARAMS, zero->params.dtype, u->padded));
         return gt_tensor_slice(&u->own, &u->full, first, count);
     }
-    return alloc_flat(zero, &u->own, GT_MEM_PARAMS, zero->params.dtype, u->shard);
+    int64_t nodes = zero->across ? gt_comm_size(zero->across) : 1;
+    GT_TRY(alloc_flat(zero, &u->near, GT_MEM_PARAMS, zero->params.dtype, nodes * u->shard));
+    return gt_tensor_slice(&u->own, &u->near, zero->rank % nodes * u->shard, u->shard);
 }
 
 static gt_status alloc_grads(gt_zero *zero, struct zero_unit *u)
@@ -311,7 +342,7 @@ static void destroy_unit(gt_zero *zero, struct zero_unit *u)
         gt_tensor_free(zero->ctx, &u->moment[0]);
         gt_tensor_free(zero->ctx, &u->moment[1]);
     }
-    gt_tensor_free(zero->ctx, u->full.data ? &u->full : &u->own);
+    gt_tensor_free(zero->ctx, u->full.data ? &u->full : &u->near);
     gt_tensor_free(zero->ctx, u->grad_full.data ? &u->grad_full : &u->grad);
     free(u->tensors);
 }
@@ -330,6 +361,11 @@ void gt_zero_destroy(gt_zero **zero)
     gti_zero_offload_close(z);
     gt_tensor_free(z->ctx, &z->lamb_update);
     gt_tensor_free(z->ctx, &z->lamb_norms);
+    if (z->owns_comms) {
+        gt_comm_destroy(&z->across);
+        gt_comm_destroy(&z->node);
+        gt_comm_destroy(&z->comm);
+    }
     free(z->units);
     free(z->order);
     free(z);
@@ -343,7 +379,8 @@ void gt_zero_formula(const gt_zero *zero, gt_zero_bytes *out)
     size_t accum = gt_dtype_size(zero->params.accum_dtype);
     for (int i = 0; i < zero->count; i++) {
         const struct zero_unit *u = &zero->units[i];
-        out->params += (u->persistent ? u->padded : u->shard) * (int64_t)element;
+        int64_t nodes = zero->across ? gt_comm_size(zero->across) : 1;
+        out->params += (u->persistent ? u->padded : nodes * u->shard) * (int64_t)element;
         out->grads += (zero->stage <= 1 ? u->padded : u->shard) * (int64_t)accum;
         if (zero->params.offload_optimizer == GT_OFFLOAD_NONE) {
             out->optimizer += (int64_t)state_bytes(zero, u);

@@ -36,6 +36,8 @@ static const layout zero_rows[] = {
     {.dp = 3, .zero = 3, .micro = 4, .recompute = true},
     {.dp = 2, .zero = 3, .micro = 3, .persistence = 5000},
     {.dp = 2, .zero = 3, .micro = 3, .untied = true},
+    {.dp = 4, .zero = 3, .micro = 3, .hpz = 2},
+    {.dp = 4, .zero = 3, .micro = 1, .hpz = 2, .dtype = GT_BF16},
     {.dp = 2, .zero = 1, .micro = 2, .device = "guarded"},
     {.dp = 2, .zero = 2, .micro = 2, .device = "guarded"},
     {.dp = 3, .zero = 3, .micro = 2, .device = "guarded"},

@@ -87,22 +87,31 @@ struct variant {
     gt_dtype dtype, accum;
     bool remainder;
     int64_t persistence;
+    int hpz;
 };
 
 static const struct variant variants[] = {
-    {0, GT_F32, GT_F32, false, 0},  {1, GT_F32, GT_F32, false, 0},  {2, GT_F32, GT_F32, false, 0},
-    {3, GT_F32, GT_F32, false, 0},  {0, GT_BF16, GT_F32, false, 0}, {1, GT_BF16, GT_F32, true, 0},
-    {2, GT_F16, GT_F32, false, 0},  {3, GT_BF16, GT_F32, false, 0}, {3, GT_BF16, GT_BF16, true, 0},
-    {3, GT_F32, GT_F32, false, 60},
+    {.stage = 0},
+    {.stage = 1},
+    {.stage = 2},
+    {.stage = 3},
+    {.stage = 0, .dtype = GT_BF16},
+    {.stage = 1, .dtype = GT_BF16, .remainder = true},
+    {.stage = 2, .dtype = GT_F16},
+    {.stage = 3, .dtype = GT_BF16},
+    {.stage = 3, .dtype = GT_BF16, .accum = GT_BF16, .remainder = true},
+    {.stage = 3, .persistence = 60},
+    {.stage = 3, .dtype = GT_BF16, .hpz = 2},
 };
 #define VARIANTS ((int)(sizeof(variants) / sizeof(variants[0])))
 
-static gt_zero_params variant_params(const struct variant *v)
+static gt_zero_params variant_params(const struct variant *v, gt_comm *world)
 {
     gt_zero_params p = params_of(v->stage, v->dtype);
     p.accum_dtype = v->accum;
     p.optimizer.master_remainder = v->remainder;
     p.persistence_threshold = v->persistence;
+    p.hpz_partition_size = v->hpz && gt_comm_size(world) % v->hpz == 0 ? v->hpz : 0;
     return p;
 }
 
@@ -110,7 +119,7 @@ static gt_zero_params variant_params(const struct variant *v)
 static void gathers(gt_comm *world, gt_context *ctx, void *user)
 {
     for (int k = 0; k < VARIANTS; k++) {
-        gt_zero_params p = variant_params(&variants[k]);
+        gt_zero_params p = variant_params(&variants[k], world);
         gt_zero *z = make(world, ctx, &p);
         load(z);
         for (int round = 0; round < 2; round++) {
@@ -188,7 +197,7 @@ static void steps(gt_comm *world, gt_context *ctx, void *user)
 {
     int rank = gt_comm_rank(world), size = gt_comm_size(world);
     for (int k = 0; k < VARIANTS; k++) {
-        gt_zero_params p = variant_params(&variants[k]);
+        gt_zero_params p = variant_params(&variants[k], world);
         gt_zero *z = make(world, ctx, &p);
         load(z);
         for (int m = 0; m < 2; m++) {
@@ -265,7 +274,7 @@ static void memory(gt_comm *world, gt_context *ctx, void *user)
     for (int k = 0; k < VARIANTS; k++) {
         gt_memory_stats before, after;
         gt_memory_get_stats(ctx, &before);
-        gt_zero_params p = variant_params(&variants[k]);
+        gt_zero_params p = variant_params(&variants[k], world);
         gt_zero *z = make(world, ctx, &p);
         gt_memory_get_stats(ctx, &after);
         gt_zero_bytes f;
@@ -279,7 +288,9 @@ static void memory(gt_comm *world, gt_context *ctx, void *user)
             padded += z->units[u].shard;
         }
         if (p.stage == 3 && p.persistence_threshold == 0 && P > 1) {
-            TH_EQUAL(f.params, padded * element);
+            int64_t pieces =
+                p.hpz_partition_size && p.hpz_partition_size < P ? P / p.hpz_partition_size : 1;
+            TH_EQUAL(f.params, pieces * padded * element);
         }
         int64_t state = p.dtype == GT_F32 ? 8 : p.optimizer.master_remainder ? 10 : 12;
         TH_EQUAL(f.optimizer, padded * state * (p.stage == 0 ? P : 1));
