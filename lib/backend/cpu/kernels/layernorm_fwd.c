@@ -23,15 +23,23 @@ static struct moments row_moments(const gt_tensor *s, int64_t at, int64_t column
     for (int64_t c = 0; c < columns; c += GTI_CHUNK) {
         int64_t m = gti_min(GTI_CHUNK, columns - c);
         const float *x = gti_chunk_in(buf, s, at + c, m);
-        float sum = 0, squares = 0;
-#pragma omp simd reduction(+ : sum, squares)
-        for (int64_t i = 0; i < m; i++) {
-            float d = x[i] - mean;
+        float sum = 0, squares = 0, sum2 = 0, squares2 = 0;
+        int64_t half = m / 2;
+#pragma omp simd reduction(+ : sum, squares, sum2, squares2)
+        for (int64_t i = 0; i < half; i++) {
+            float d = x[i] - mean, e = x[half + i] - mean;
+            sum += d;
+            squares += d * d;
+            sum2 += e;
+            squares2 += e * e;
+        }
+        if (m % 2 != 0) {
+            float d = x[m - 1] - mean;
             sum += d;
             squares += d * d;
         }
-        d1 += (double)sum;
-        d2 += (double)squares;
+        d1 += (double)sum + (double)sum2;
+        d2 += (double)squares + (double)squares2;
     }
     double rest = d1 / (double)columns;
     double variance = d2 / (double)columns - rest * rest;

@@ -26,14 +26,22 @@ static inline void gti_residual_row(const gt_tensor *s, const gt_tensor *x,
     }
 }
 
+/* Four chains of sums hide the latency of an addition. */
 static inline float gti_sum(const float *x, int64_t n)
 {
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) {
-        sum += x[i];
+    float a = 0, b = 0, c = 0, d = 0;
+    int64_t q = n / 4;
+#pragma omp simd reduction(+ : a, b, c, d)
+    for (int64_t i = 0; i < q; i++) {
+        a += x[i];
+        b += x[q + i];
+        c += x[2 * q + i];
+        d += x[3 * q + i];
     }
-    return sum;
+    for (int64_t i = 4 * q; i < n; i++) {
+        a += x[i];
+    }
+    return (a + b) + (c + d);
 }
 
 /* Weight-gradient accumulators of all row blocks: `parts` vectors of `columns` per block. */

@@ -4,14 +4,27 @@
  *     dup = dy gate s,  dgate = dy up s (1 + gate (1 - s)).
  * Bytes moved: each tensor once.
  */
+#include "backend/cpu/kernels/bounded_exp.h"
 #include "backend/cpu/kernels/chunk.h"
-#include "backend/cpu/kernels/vmath.h"
+
+/* Beyond +-50 the logistic function is 1 or below 1e-21, so the gate is bounded there (why not
+ * further: gelu.c). The comparisons let NaN pass. */
+static inline float at_least(float x, float least)
+{
+    return x < least ? least : x;
+}
+
+static inline float at_most(float x, float most)
+{
+    return x > most ? most : x;
+}
 
 static void forward_chunk(float *y, const float *gate, const float *up, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        y[i] = gate[i] / (1.0f + gti_expf(-gate[i])) * up[i];
+        float low = at_least(gate[i], -50.0f), g = at_most(low, 50.0f);
+        y[i] = low / (1.0f + gti_exp_bounded(-g)) * up[i];
     }
 }
 
@@ -20,10 +33,10 @@ static void backward_chunk(float *dgate, float *dup, const float *dy, const floa
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        float g = gate[i], u = up[i], d = dy[i];
-        float s = 1.0f / (1.0f + gti_expf(-g));
-        dup[i] = d * (g * s);
-        dgate[i] = d * u * (s * (1.0f + g * (1.0f - s)));
+        float low = at_least(gate[i], -50.0f), g = at_most(low, 50.0f);
+        float u = up[i], d = dy[i], s = 1.0f / (1.0f + gti_exp_bounded(-g));
+        dup[i] = d * (low * s);
+        dgate[i] = d * u * (s + g * s * (1.0f - s));
     }
 }
 

@@ -6,16 +6,20 @@
  *     loss = (1-eps)(log S - (z_t - M)) + eps (log S - sum(z - M)/V) + zeta L^2
  *     d loss / d z_j = (1 + 2 zeta L) exp(z_j - M)/S - (1-eps)[j = t] - eps/V
  * The maximum and S are found in one sweep, chunk by chunk: when a chunk raises the maximum, what
- * was summed so far is rescaled. The second sweep writes the gradient over the logits. Sums over a
- * chunk are f32, over chunks f64.
+ * was summed so far is rescaled. The second sweep writes the gradient over the logits. (xent.c has
+ * a shorter way for f32.) Sums over a chunk are f32, over chunks f64.
  */
 #ifndef GTI_CPU_XENT_H
 #define GTI_CPU_XENT_H
 
 #include <math.h>
 
+#include "backend/cpu/kernels/bounded_exp.h"
 #include "backend/cpu/kernels/chunk.h"
-#include "backend/cpu/kernels/vmath.h"
+
+/* Loops stay functions of their own: merged with what surrounds them gcc 12 finds control flow in
+ * them and gives up on vectors. */
+#define XENT_LOOP static __attribute__((noinline, unused))
 
 struct xent_row {
     float max;
@@ -28,28 +32,31 @@ struct xent_loss {
     int64_t vocab;
 };
 
-/* NaN does not become the maximum; it reaches the sum instead. */
-static inline float xent_max_chunk(const float *z, int64_t n, float max)
+/* e^x for x <= 0 (or NaN); 0 where it would be below 1e-37. */
+static inline float xent_exp(float x)
 {
-    enum { LANES = 64 };
-    float lane[LANES];
-    for (int j = 0; j < LANES; j++) {
-        lane[j] = max;
+    float e = gti_exp_bounded(x);
+    return x < GTI_EXP_LEAST ? 0.0f : e;
+}
+
+/* NaN does not become the maximum; it reaches the sum instead. Four chains hide the latency. */
+XENT_LOOP float xent_max_chunk(const float *z, int64_t n, float max)
+{
+    float a = max, b = max, c = max, d = max;
+    int64_t q = n / 4;
+#pragma omp simd reduction(max : a, b, c, d)
+    for (int64_t i = 0; i < q; i++) {
+        a = z[i] > a ? z[i] : a;
+        b = z[q + i] > b ? z[q + i] : b;
+        c = z[2 * q + i] > c ? z[2 * q + i] : c;
+        d = z[3 * q + i] > d ? z[3 * q + i] : d;
     }
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-#pragma omp simd
-        for (int j = 0; j < LANES; j++) {
-            lane[j] = z[i + j] > lane[j] ? z[i + j] : lane[j];
-        }
+    for (int64_t i = 4 * q; i < n; i++) {
+        a = z[i] > a ? z[i] : a;
     }
-    for (; i < n; i++) {
-        lane[0] = z[i] > lane[0] ? z[i] : lane[0];
-    }
-    for (int j = 1; j < LANES; j++) {
-        lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
-    }
-    return lane[0];
+    a = b > a ? b : a;
+    c = d > c ? d : c;
+    return c > a ? c : a;
 }
 
 /* Where every logit is -inf the shift is 0: each exp is then 0, and a NaN still shows. */
@@ -58,17 +65,35 @@ static inline float xent_shift(float max)
     return max == -INFINITY ? 0.0f : max;
 }
 
-static inline double xent_sum_exp(const float *z, int64_t n, float max)
+XENT_LOOP double xent_sum_exp(const float *z, int64_t n, float max)
+{
+    float shift = xent_shift(max), a = 0, b = 0;
+    int64_t half = n / 2;
+#pragma omp simd reduction(+ : a, b)
+    for (int64_t i = 0; i < half; i++) {
+        a += xent_exp(z[i] - shift);
+        b += xent_exp(z[half + i] - shift);
+    }
+    if (n % 2 != 0) {
+        a += xent_exp(z[n - 1] - shift);
+    }
+    return (double)a + (double)b;
+}
+
+/* The same, leaving the exponentials in place of z. */
+XENT_LOOP double xent_replace_exp(float *z, int64_t n, float max)
 {
     float shift = xent_shift(max), sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++) {
-        sum += gti_expf(z[i] - shift);
+        float e = xent_exp(z[i] - shift);
+        z[i] = e;
+        sum += e;
     }
     return (double)sum;
 }
 
-static inline double xent_sum_shifted(const float *z, int64_t n, float max)
+XENT_LOOP double xent_sum_shifted(const float *z, int64_t n, float max)
 {
     float shift = xent_shift(max), sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -76,6 +101,17 @@ static inline double xent_sum_shifted(const float *z, int64_t n, float max)
         sum += z[i] - shift;
     }
     return (double)sum;
+}
+
+/* The maximum becomes `max`, `count` logits having been summed. */
+static inline void xent_raise(struct xent_row *r, float max, int64_t count)
+{
+    if (max > r->max) {
+        double step = (double)xent_shift(r->max) - (double)max;
+        r->sum *= exp((double)r->max - (double)max);
+        r->shifted += count > 0 ? (double)count * step : 0.0;
+        r->max = max;
+    }
 }
 
 /* The first sweep over logits [at, at + columns). `shifted` is only summed when asked for. */
@@ -87,13 +123,7 @@ static inline struct xent_row xent_scan(const gt_tensor *logits, int64_t at, int
     for (int64_t c = 0; c < columns; c += GTI_CHUNK) {
         int64_t m = gti_min(GTI_CHUNK, columns - c);
         const float *z = gti_chunk_in(buf, logits, at + c, m);
-        float max = xent_max_chunk(z, m, r.max);
-        if (max > r.max) {
-            double step = (double)xent_shift(r.max) - (double)max;
-            r.sum *= exp((double)r.max - (double)max);
-            r.shifted += c > 0 ? (double)c * step : 0.0;
-            r.max = max;
-        }
+        xent_raise(&r, xent_max_chunk(z, m, r.max), c);
         r.sum += xent_sum_exp(z, m, r.max);
         if (with_shifted) {
             r.shifted += xent_sum_shifted(z, m, r.max);
@@ -117,26 +147,36 @@ static inline double xent_row_loss(const struct xent_loss *k, struct xent_row r,
     return loss;
 }
 
+/* gradient = exp(z - max) * inv - all, less `hit` at the target */
+struct xent_slope {
+    float inv, all, hit;
+};
+
+static inline struct xent_slope xent_slope_of(const struct xent_loss *k, struct xent_row r)
+{
+    double scale = (double)k->grad_scale, eps = (double)k->label_smoothing;
+    double lse = (double)r.max + log(r.sum);
+    double weight = k->z_loss != 0 ? 1 + 2 * (double)k->z_loss * lse : 1;
+    return (struct xent_slope){(float)(scale * weight / r.sum),
+                               (float)(scale * eps / (double)k->vocab), (float)(scale * (1 - eps))};
+}
+
 /* The second sweep. target: index within this row, or -1 when it lies in another shard. */
 static inline void xent_row_grad(const struct xent_loss *k, const gt_tensor *logits, int64_t at,
                                  int64_t columns, struct xent_row r, int64_t target)
 {
-    float inbuf[GTI_CHUNK], outbuf[GTI_CHUNK];
-    double scale = (double)k->grad_scale, eps = (double)k->label_smoothing;
-    double lse = (double)r.max + log(r.sum);
-    double weight = k->z_loss != 0 ? 1 + 2 * (double)k->z_loss * lse : 1;
-    float inv = (float)(scale * weight / r.sum), shift = xent_shift(r.max);
-    float all = (float)(scale * eps / (double)k->vocab), hit = (float)(scale * (1 - eps));
+    float inbuf[GTI_CHUNK], outbuf[GTI_CHUNK], shift = xent_shift(r.max);
+    struct xent_slope slope = xent_slope_of(k, r);
     for (int64_t c = 0; c < columns; c += GTI_CHUNK) {
         int64_t m = gti_min(GTI_CHUNK, columns - c);
         const float *z = gti_chunk_in(inbuf, logits, at + c, m);
         float *g = gti_chunk_out(outbuf, logits, at + c, false);
 #pragma omp simd
         for (int64_t i = 0; i < m; i++) {
-            g[i] = gti_expf(z[i] - shift) * inv - all;
+            g[i] = xent_exp(z[i] - shift) * slope.inv - slope.all;
         }
         if (target >= c && target < c + m) {
-            g[target - c] -= hit;
+            g[target - c] -= slope.hit;
         }
         gti_chunk_done(logits, at + c, m, g, false);
     }
