@@ -285,9 +285,11 @@ static void failing_allocations(void **state)
     (void)state;
 }
 
-/* The first step makes the rotating buffers; when one cannot be had every rank gets an error. */
+/* The first step makes the rotating buffers; whichever of them cannot be had, every rank gets an
+ * error. */
 static void failing_step(gt_comm *world, gt_context *ctx, void *user)
 {
+    struct failing *f = user;
     struct bench b;
     const layout l = {.dp = gt_comm_size(world), .micro = 2, .zero = 3};
     bool guilty = gt_comm_rank(world) == gt_comm_size(world) - 1;
@@ -296,15 +298,71 @@ static void failing_step(gt_comm *world, gt_context *ctx, void *user)
         return;
     }
     load_batch(&b, 0);
-    gt_memory_fail_at(ctx, guilty ? 3 : 0);
-    if (guilty) {
-        TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_MEMORY, "");
-    } else {
-        TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_PEER, "");
-    }
+    gt_memory_fail_at(ctx, guilty ? f->n : 0);
+    gt_status st = gt_trainer_step(b.trainer, &b.batch, NULL);
     gt_memory_fail_at(ctx, 0);
+    if (guilty) {
+        f->worked = st == GT_OK;
+    }
+    if (st != GT_OK) {
+        TH_EQUAL(st, guilty ? GT_ERR_MEMORY : GT_ERR_PEER);
+        TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_STATE, "failed before");
+    }
     close_bench(&b);
-    (void)user;
+}
+
+static void failing_allocations_in_a_step(void **state)
+{
+    for (int ranks = 2; ranks <= 3; ranks++) {
+        struct failing f = {0, false};
+        while (!f.worked) {
+            f.n++;
+            gti_run_ranks(ranks, failing_step, "cpu", &f);
+        }
+        assert_true(f.n > 3);
+    }
+    (void)state;
+}
+
+/* A model whose states do not fit one rank's memory trains on four at stage 3. */
+static void memory_limit(gt_comm *world, gt_context *ctx, void *user)
+{
+    size_t *limit = user;
+    struct bench b;
+    const layout l = {.dp = gt_comm_size(world), .micro = 1, .zero = 3};
+    layout_config(&b.config, &l);
+    b.config.model.layers = 96;
+    b.trainer = NULL;
+    b.rank = gt_comm_rank(world);
+    b.size = gt_comm_size(world);
+    TH_OK(gt_model_create(&b.model));
+    TH_OK(gt_model_add_gpt(b.model, &b.config.model));
+    gt_memory_set_limit(ctx, *limit);
+    gt_status st = gt_trainer_create(&b.trainer, ctx, world, b.model, &b.config);
+    if (gt_comm_size(world) == 1 && *limit == 0) { /* how much it takes without a limit */
+        gt_memory_stats m;
+        gt_memory_get_stats(ctx, &m);
+        *limit = m.live_total / 2;
+    } else if (gt_comm_size(world) == 1) {
+        TH_EQUAL(st, GT_ERR_MEMORY);
+        TH_TRUE(strstr(gt_last_error(), "limit") != NULL);
+    } else {
+        gt_step_result r;
+        TH_EQUAL(st, GT_OK);
+        load_batch(&b, 0);
+        TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));
+        TH_EQUAL(r.outcome, GT_STEP_APPLIED);
+    }
+    close_bench(&b);
+}
+
+static void memory_limits(void **state)
+{
+    size_t limit = 0;
+    gti_run_ranks(1, memory_limit, "cpu", &limit);
+    gti_run_ranks(1, memory_limit, "cpu", &limit);
+    gti_run_ranks(4, memory_limit, "cpu", &limit);
+    (void)state;
 }
 
 /* ---- table ------------------------------------------------------------------------------------
@@ -325,7 +383,6 @@ static const struct row rows[] = {
     {"NaN on one rank", one_rank_nan, 2, 3},
     {"different configurations", different_configs, 2, 3},
     {"bad configurations", bad_configs, 1, 2},
-    {"a failing allocation inside a step", failing_step, 2, 3},
 };
 
 static void run(void **state)
@@ -340,7 +397,11 @@ static void run(void **state)
 int main(void)
 {
     enum { ROWS = sizeof(rows) / sizeof(rows[0]) };
-    struct CMUnitTest tests[ROWS + 1] = {[ROWS] = cmocka_unit_test(failing_allocations)};
+    struct CMUnitTest tests[ROWS + 3] = {
+        [ROWS] = cmocka_unit_test(failing_allocations),
+        [ROWS + 1] = cmocka_unit_test(failing_allocations_in_a_step),
+        [ROWS + 2] = cmocka_unit_test(memory_limits),
+    };
     for (int i = 0; i < ROWS; i++) {
         tests[i] = (struct CMUnitTest){rows[i].name, run, NULL, NULL, (void *)&rows[i]};
     }
