@@ -85,6 +85,7 @@ struct gt_trainer {
 
     int chunk_count;
     struct chunk *chunks;
+    bool slots_shared; /* slot i of every chunk is the same memory: only one of them has it */
     int unit_count;
     struct engine_unit *units;
 

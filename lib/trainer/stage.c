@@ -18,6 +18,25 @@ static struct slot *find_slot(struct chunk *c, int microbatch)
     return NULL;
 }
 
+static bool is_taken(const gt_trainer *t, const struct chunk *c, int i)
+{
+    bool taken = c->slots[i].microbatch >= 0;
+    for (int other = 0; t->slots_shared && other < t->chunk_count; other++) {
+        taken = taken || t->chunks[other].slots[i].microbatch >= 0;
+    }
+    return taken;
+}
+
+static struct slot *free_slot(const gt_trainer *t, struct chunk *c)
+{
+    for (int i = 0; i < c->slot_count; i++) {
+        if (!is_taken(t, c, i)) {
+            return &c->slots[i];
+        }
+    }
+    return NULL;
+}
+
 void gti_stage_reset(gt_trainer *t)
 {
     for (int c = 0; c < t->chunk_count; c++) {
@@ -243,7 +262,7 @@ gt_status gti_stage_forward(void *user, int microbatch, int chunk, const gt_tens
 {
     gt_trainer *t = user;
     struct chunk *c = &t->chunks[chunk];
-    struct slot *s = find_slot(c, -1);
+    struct slot *s = free_slot(t, c);
     if (s == NULL) {
         return GT_FAIL(GT_ERR_INTERNAL, "chunk %d has no free slot for microbatch %d", chunk,
                        microbatch);

@@ -80,7 +80,6 @@ static char *place_outputs(const gt_trainer *t, const gt_plan *plan, char *at, g
 
 static gt_status fill_slot(gt_trainer *t, const struct chunk *c, struct slot *s)
 {
-    GT_TRY(gt_alloc(t->ctx, &s->memory, slot_bytes(t, c), GT_MEM_ACTIVATIONS));
     s->outputs = calloc((size_t)c->count, sizeof(*s->outputs));
     s->saved = calloc((size_t)c->count, sizeof(*s->saved));
     if (s->outputs == NULL || s->saved == NULL) {
@@ -108,7 +107,8 @@ static gt_status fill_slot(gt_trainer *t, const struct chunk *c, struct slot *s)
     return GT_OK;
 }
 
-/* Most microbatches that are between their forward and their last backward part in a chunk. */
+/* Most microbatches that are between their forward and their last backward part in a chunk; of all
+ * chunks together with chunk -1. */
 static int peak_live(const gt_trainer *t, int chunk)
 {
     const gt_action *actions;
@@ -116,7 +116,7 @@ static int peak_live(const gt_trainer *t, int chunk)
     bool split = gt_schedule_splits_backward(t->schedule);
     int live = 0, peak = 1;
     for (int i = 0; i < n; i++) {
-        if (actions[i].chunk != chunk) {
+        if (chunk >= 0 && actions[i].chunk != chunk) {
             continue;
         }
         if (actions[i].kind == GT_ACTION_FORWARD) {
@@ -130,17 +130,45 @@ static int peak_live(const gt_trainer *t, int chunk)
     return peak;
 }
 
-static gt_status allocate_slots(gt_trainer *t, int chunk)
+/* Chunks do not have their most microbatches at the same time. With slots as large as the largest
+ * chunk needs, fewer are enough for all of them: shared where that takes less memory. */
+static bool plan_slots(gt_trainer *t, size_t *largest)
+{
+    size_t apart = 0;
+    *largest = 0;
+    for (int c = 0; c < t->chunk_count; c++) {
+        size_t bytes = slot_bytes(t, &t->chunks[c]);
+        t->chunks[c].slot_count = peak_live(t, c);
+        apart += (size_t)t->chunks[c].slot_count * bytes;
+        *largest = larger(*largest, bytes);
+    }
+    int together = peak_live(t, -1);
+    if ((size_t)together * *largest >= apart) {
+        return false;
+    }
+    for (int c = 0; c < t->chunk_count; c++) {
+        t->chunks[c].slot_count = together;
+    }
+    return true;
+}
+
+static gt_status allocate_slots(gt_trainer *t, int chunk, size_t largest)
 {
     struct chunk *c = &t->chunks[chunk];
-    c->slot_count = peak_live(t, chunk);
     c->slots = calloc((size_t)c->slot_count, sizeof(*c->slots));
     if (c->slots == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "no host memory for %d activation slots", c->slot_count);
     }
     for (int i = 0; i < c->slot_count; i++) {
-        c->slots[i].microbatch = -1;
-        GT_TRY(fill_slot(t, c, &c->slots[i]));
+        struct slot *s = &c->slots[i];
+        s->microbatch = -1;
+        if (t->slots_shared && chunk > 0) {
+            s->memory = t->chunks[0].slots[i].memory;
+        } else {
+            size_t bytes = t->slots_shared ? largest : slot_bytes(t, c);
+            GT_TRY(gt_alloc(t->ctx, &s->memory, bytes, GT_MEM_ACTIVATIONS));
+        }
+        GT_TRY(fill_slot(t, c, s));
     }
     return GT_OK;
 }
@@ -228,9 +256,11 @@ static gt_status allocate_scratch(gt_trainer *t)
 
 gt_status gti_trainer_allocate(gt_trainer *t)
 {
+    size_t largest;
     GT_TRY(allocate_scratch(t));
+    t->slots_shared = plan_slots(t, &largest);
     for (int c = 0; c < t->chunk_count; c++) {
-        GT_TRY(allocate_slots(t, c));
+        GT_TRY(allocate_slots(t, c, largest));
         for (int i = 0; i < t->chunks[c].count; i++) {
             GT_TRY(allocate_block(t, &t->blocks[t->chunks[c].first + i]));
         }
@@ -245,7 +275,9 @@ static void free_chunk(gt_trainer *t, struct chunk *c)
         for (int k = 0; s->saved != NULL && k < c->count; k++) {
             free(s->saved[k].tensors);
         }
-        gt_free(t->ctx, s->memory);
+        if (!t->slots_shared || c == t->chunks) {
+            gt_free(t->ctx, s->memory);
+        }
         free(s->outputs);
         free(s->saved);
     }
