@@ -124,10 +124,10 @@ gt_status gt_zero_grad(gt_zero *zero, int unit, int tensor, gt_tensor *out)
         *out = (gt_tensor){0};
         return GT_OK;
     }
+    if (zero->deferred == unit) { /* the last microbatch's gradient is still being summed */
+        GT_TRY(gti_zero_flush_deferred(zero));
+    }
     if (!u->grad_open) {
-        if (zero->deferred == unit) {
-            GT_TRY(gti_zero_flush_deferred(zero));
-        }
         GT_TRY(open_gradients(zero, u));
     }
     gt_tensor full = full_gradient(zero, u);

@@ -110,7 +110,7 @@ static void one_rank(gt_comm *world, gt_context *ctx, void *user)
 {
     struct run *run = user;
     layout_curve *out = run->out, scratch;
-    if (gt_comm_rank(world) != 0) {
+    if (gt_comm_rank(world) != 0 && gti_mpirun_size() == 0) { /* threads share `out` */
         out = &scratch;
     }
     gt_config config;

@@ -135,6 +135,7 @@ static const layout pipeline_rows[] = {
     {.pp = 2, .tp = 2, .micro = 2, .sequence_parallel = true, .schedule = "zb-h1"},
     {.pp = 2, .dp = 2, .tp = 2, .zero = 3, .micro = 2, .sequence_parallel = true},
     {.pp = 2, .cp = 2, .tp = 2, .micro = 2},
+    {.pp = 3, .dp = 2, .tp = 2, .zero = 2, .micro = 2, .sequence_parallel = true},
     {.pp = 2, .micro = 2, .device = "guarded"},
     {.pp = 2, .dp = 2, .zero = 3, .micro = 2, .schedule = "zb-h1", .device = "guarded"},
     {.pp = 2, .dp = 2, .zero = 3, .micro = 3, .dtype = GT_BF16},
@@ -191,6 +192,52 @@ static void run_row(const layout *row)
     }
 }
 
+/* ---- whole products of axes -------------------------------------------------------------------
+ */
+
+static void zero_product(void **state)
+{
+    static const gt_dtype dtypes[] = {GT_F32, GT_BF16, GT_F16};
+    for (int i = 0; i < 4 * 4 * 3 * 2 * 2; i++) {
+        int stage = i % 4, dp = i / 4 % 4 + 1, dtype = i / 16 % 3, many = i / 48 % 2;
+        layout l = {.dp = dp,
+                    .zero = stage,
+                    .dtype = dtypes[dtype],
+                    .micro = many ? 12 / dp /
+                                        (dp == 4   ? 3
+                                         : dp == 3 ? 4
+                                                   : 3)
+                                  : 12 / dp,
+                    .recompute = i / 96};
+        run_row(&l);
+    }
+    (void)state;
+}
+
+static void mixed_product(void **state)
+{
+    static const char *const schedules[] = {"1f1b",  "gpipe", "interleaved",
+                                            "zb-h1", "zb-h2", "zb-v"};
+    for (int i = 0; i < 3 * 2 * 2 * 4 * 6 * 2; i++) {
+        int schedule = i / 48 % 6;
+        bool two_chunks = schedule == 2 || schedule == 5;
+        layout l = {.pp = i % 3 + 2,
+                    .dp = i / 3 % 2 + 1,
+                    .tp = i / 6 % 2 + 1,
+                    .zero = i / 12 % 4,
+                    .schedule = schedules[schedule],
+                    .chunks = two_chunks ? 2 : 1,
+                    .micro = 2,
+                    .untied = i / 288,
+                    .sequence_parallel = i / 288};
+        if (two_chunks && l.pp > 2) {
+            continue; /* the model has fewer blocks than stages */
+        }
+        run_row(&l);
+    }
+    (void)state;
+}
+
 struct table {
     const char *name;
     const layout *rows;
@@ -204,6 +251,11 @@ struct table {
 static const struct table tables[] = {TABLE(data),   TABLE(zero),    TABLE(dtype), TABLE(optimizer),
                                       TABLE(tensor), TABLE(context), TABLE(llama), TABLE(pipeline)};
 
+static const struct {
+    const char *name;
+    CMUnitTestFunction run;
+} products[] = {{"zero_product", zero_product}, {"mixed_product", mixed_product}};
+
 static void run_table(void **state)
 {
     const struct table *t = *state;
@@ -212,20 +264,30 @@ static void run_table(void **state)
     }
 }
 
+static bool named(int argc, char **argv, const char *name)
+{
+    bool wanted = argc == 1;
+    for (int a = 1; a < argc; a++) {
+        wanted |= strcmp(argv[a], name) == 0;
+    }
+    return wanted;
+}
+
 int main(int argc, char **argv)
 {
     int failed = 0;
     for (size_t i = 0; i < COUNT(tables); i++) {
-        bool wanted = argc == 1;
-        for (int a = 1; a < argc; a++) {
-            wanted |= strcmp(argv[a], tables[i].name) == 0;
-        }
-        if (!wanted) {
-            continue;
-        }
         const struct CMUnitTest tests[] = {
             {tables[i].name, run_table, NULL, NULL, (void *)&tables[i]}};
-        failed += cmocka_run_group_tests_name(tables[i].name, tests, NULL, NULL);
+        if (named(argc, argv, tables[i].name)) {
+            failed += cmocka_run_group_tests_name(tables[i].name, tests, NULL, NULL);
+        }
+    }
+    for (size_t i = 0; i < COUNT(products); i++) {
+        const struct CMUnitTest tests[] = {{products[i].name, products[i].run, NULL, NULL, NULL}};
+        if (named(argc, argv, products[i].name)) {
+            failed += cmocka_run_group_tests_name(products[i].name, tests, NULL, NULL);
+        }
     }
     return failed;
 }
