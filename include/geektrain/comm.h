@@ -16,8 +16,15 @@
  *
  * Errors: GT_ERR_MISMATCH when ranks call different operations, dtypes or counts (checking on: the
  * sentence names the ranks and both calls), GT_ERR_PEER when another rank failed (gt_comm_fail, or
- * it died), GT_ERR_TIMEOUT after params.timeout_s. After any of these the world is broken: every
- * later call on every communicator of it returns the same error at once; nobody hangs.
+ * it died), GT_ERR_TIMEOUT after params.timeout_s. After any of these, and when a rank lacks memory
+ * for its part, the world is broken: every later call on every communicator of it returns the same
+ * error at once (on the rank that failed its own, elsewhere GT_ERR_PEER); nobody hangs. A call that
+ * refuses its arguments begins nothing and breaks nothing.
+ *
+ * MPI: where nobody has initialised it we do, with MPI_THREAD_MULTIPLE, and finalise it at exit.
+ * Initialised by the program at a lower level, data moves only while a call waits or tests, and
+ * below MPI_THREAD_SERIALIZED only the main thread may call. Finalise it after gt_comm_destroy(). A
+ * program whose world broke may leave MPI unfinalised, so that the launcher ends the job.
  */
 #ifndef GEEKTRAIN_COMM_H
 #define GEEKTRAIN_COMM_H
@@ -46,7 +53,10 @@ typedef struct gt_comm_params {
     int check;                   /* compare every collective's (op, dtype, count) across ranks:
                                     0 default (on in debug builds), 1 on, -1 off                 */
 } gt_comm_params;
-#define GT_COMM_PARAMS_INIT {.struct_size = sizeof(gt_comm_params)}
+#define GT_COMM_PARAMS_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = sizeof(gt_comm_params)                                                      \
+    }
 GT_API void gt_comm_params_init(gt_comm_params *params, size_t size);
 
 /* Not collective. A world of `size` ranks for threads of this process. Destroy it after the
@@ -59,7 +69,8 @@ GT_API gt_status gt_comm_create(gt_comm **out, gt_context *ctx, const gt_comm_pa
 /* Ranks of equal color form a new communicator, ordered by key then old rank. color < 0: this rank
  * joins none and gets NULL. Ledger, timeout and check are inherited. */
 GT_API gt_status gt_comm_split(gt_comm **out, gt_comm *parent, int color, int key);
-/* Not collective, but every rank should; children before their parent. NULL is fine. */
+/* Not collective, but every rank should; children before their parent, handles waited for before.
+ * Waits for what is under way. NULL is fine. */
 GT_API void gt_comm_destroy(gt_comm **comm);
 
 GT_API int gt_comm_rank(const gt_comm *comm);
@@ -87,7 +98,8 @@ GT_API gt_status gt_broadcast(gt_comm *comm, gt_tensor *inout, int root, gt_stre
 GT_API gt_status gt_all_to_all(gt_comm *comm, gt_tensor *out, const gt_tensor *in,
                                gt_stream *stream, gt_work **work);
 /* Point to point, matched by (peer, tag), in order per pair and tag; not collective. Any number may
- * be in flight beside collectives. Dtype and count are checked against the sender's. tag >= 0. */
+ * be in flight beside collectives. Dtype and count are checked against the sender's. tag is below
+ * 2^18. */
 GT_API gt_status gt_send(gt_comm *comm, const gt_tensor *t, int peer, int tag, gt_stream *stream,
                          gt_work **work);
 GT_API gt_status gt_recv(gt_comm *comm, gt_tensor *t, int peer, int tag, gt_stream *stream,
@@ -100,8 +112,8 @@ GT_API gt_status gt_work_wait(gt_work **work, gt_stream *stream);
 /* *done without waiting. */
 GT_API gt_status gt_work_test(gt_work *work, bool *done);
 
-/* Error agreement: every rank passes its status (its gt_last_error() goes with it); returns GT_OK on
- * all if all passed GT_OK, else on every rank an error: the failing rank keeps its own code and
+/* Error agreement: every rank passes its status (its gt_last_error() goes with it); returns GT_OK
+ * on all if all passed GT_OK, else on every rank an error: the failing rank keeps its own code and
  * sentence, the others get GT_ERR_PEER "rank 2: <its sentence>". Does not break the world. */
 GT_API gt_status gt_comm_agree(gt_comm *comm, gt_status mine);
 /* This rank cannot go on inside a collective phase: breaks the world, so that every pending and
@@ -115,10 +127,10 @@ GT_API gt_status gt_comm_check_equal(gt_comm *comm, const char *what, const void
                                      size_t size);
 
 typedef struct gt_comm_stats {
-    uint64_t operations;  /* collectives and transfers finished                      */
-    uint64_t bytes_sent;  /* payload bytes this rank sent                            */
-    double busy_s;        /* time in which at least one operation was in flight      */
-    double exposed_s;     /* time callers were blocked in waits                      */
+    uint64_t operations; /* collectives and transfers finished                      */
+    uint64_t bytes_sent; /* payload bytes this rank sent                            */
+    double busy_s;       /* time in which at least one operation was in flight      */
+    double exposed_s;    /* time callers were blocked in waits                      */
 } gt_comm_stats;
 /* Of the whole world this communicator belongs to, on this rank. */
 GT_API void gt_comm_get_stats(const gt_comm *comm, gt_comm_stats *out);

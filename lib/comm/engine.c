@@ -207,6 +207,25 @@ void *gti_world_thread(void *world)
 
 /* ---- works -------------------------------------------------------------------------------------
  */
+static gt_status new_work(gt_work **out, gti_world *w)
+{
+    gt_work *work = calloc(1, sizeof *work);
+    if (work == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no memory for a work handle");
+    }
+    gt_status st = gt_event_create(&work->event, w->ctx);
+    if (st != GT_OK) {
+        free(work);
+        return st;
+    }
+    pthread_mutex_lock(&w->lock);
+    work->chain = w->works;
+    w->works = work;
+    pthread_mutex_unlock(&w->lock);
+    *out = work;
+    return GT_OK;
+}
+
 gt_status gti_work_take(gt_work **out, gt_comm *comm, gti_comm_op op)
 {
     gti_world *w = comm->world;
@@ -216,20 +235,13 @@ gt_status gti_work_take(gt_work **out, gt_comm *comm, gti_comm_op op)
         w->pool = work->next;
     }
     pthread_mutex_unlock(&w->lock);
-    gt_event *event = work != NULL ? work->event : NULL;
     if (work == NULL) {
-        work = malloc(sizeof *work);
-        if (work == NULL) {
-            return GT_FAIL(GT_ERR_MEMORY, "no memory for a work handle");
-        }
-        gt_status st = gt_event_create(&event, w->ctx);
-        if (st != GT_OK) {
-            free(work);
-            return st;
-        }
+        GT_TRY(new_work(&work, w));
     }
-    *work = (gt_work){
-        .comm = comm, .event = event, .header = {.magic = GTI_HEADER_MAGIC, .op = (uint8_t)op}};
+    *work = (gt_work){.chain = work->chain,
+                      .comm = comm,
+                      .event = work->event,
+                      .header = {.magic = GTI_HEADER_MAGIC, .op = (uint8_t)op}};
     *out = work;
     return GT_OK;
 }

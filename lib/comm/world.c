@@ -52,9 +52,9 @@ void gti_world_release(gti_world *w)
     gti_notice notice = {.kind = GTI_NOTICE_LEFT, .rank = w->rank};
     w->transport->ops->notify(w->transport, &notice);
     w->transport->ops->destroy(w->transport, w->broken != GT_OK);
-    while (w->pool != NULL) {
-        gt_work *work = w->pool;
-        w->pool = work->next;
+    while (w->works != NULL) {
+        gt_work *work = w->works;
+        w->works = work->chain;
         gt_event_destroy(&work->event);
         free(work);
     }

@@ -65,7 +65,8 @@ size_t gti_flow_chunk_bytes(const gti_flow *flow, size_t chunk);
 /* ---- work --------------------------------------------------------------------------------------
  */
 struct gt_work {
-    gt_work *next;
+    gt_work *next;  /* in a queue or in the pool     */
+    gt_work *chain; /* all works of the world; lock */
     gt_comm *comm;
     gti_header header; /* operation, dtype, count, root or tag, sequence */
     int peer;          /* point to point: world rank                     */
@@ -151,6 +152,7 @@ typedef struct gti_world {
     int active;                          /* works not done */
     gt_comm *comms;                      /* driver's */
     gt_work *transfers, **transfers_end; /* driver's: point to point */
+    gt_work *works;                      /* all, by chain; lock */
     gt_work *pool;                       /* lock */
     double *left;                        /* driver's [P]: when the rank left, 0 if it has not */
     gt_status broken;                    /* lock */
