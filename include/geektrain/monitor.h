@@ -24,8 +24,8 @@ typedef struct gt_monitor_params {
     double peak_flops;          /* of the whole world, for the share in percent; 0: unknown             */
     int64_t print_interval;     /* steps between lines when not interactive; 0: 10                      */
     void *stream;               /* FILE * of the progress line; NULL: stderr                            */
-    int interactive;            /* redraw in place: 0 when the stream is a terminal, 1 yes, -1 no       */
-    int width;                  /* columns; 0: the terminal's, or 100                                   */
+    int interactive;            /* redraw in place: 0 on a terminal unless TERM=dumb, 1 yes, -1 no      */
+    int width;                  /* columns; 0: the terminal's, else COLUMNS, else 80                    */
     int color;                  /* 0: on a terminal without NO_COLOR, 1 yes, -1 no                      */
 } gt_monitor_params;
 #define GT_MONITOR_PARAMS_INIT {.struct_size = sizeof(gt_monitor_params)}

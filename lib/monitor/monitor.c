@@ -92,6 +92,13 @@ static gt_status open_run(gt_monitor *m)
     return gti_metrics_open(&m->metrics, directory, m->p.first_step > 0);
 }
 
+/* mpirun gives its ranks a terminal also where its own output goes to a file: TERM=dumb tells. */
+static bool is_terminal(FILE *stream)
+{
+    const char *term = gti_env(GTI_ENV_TERM);
+    return isatty(fileno(stream)) != 0 && (term == NULL || strcmp(term, "dumb") != 0);
+}
+
 gt_status gt_monitor_create(gt_monitor **out, const gt_monitor_params *params)
 {
     gt_monitor_params p;
@@ -102,7 +109,7 @@ gt_status gt_monitor_create(gt_monitor **out, const gt_monitor_params *params)
     }
     m->p = p;
     m->stream = p.stream != NULL ? p.stream : stderr;
-    bool terminal = isatty(fileno(m->stream)) != 0;
+    bool terminal = is_terminal(m->stream);
     m->interactive = p.interactive > 0 || (p.interactive == 0 && terminal);
     m->color = p.color > 0 || (p.color == 0 && terminal && gti_env(GTI_ENV_NO_COLOR) == NULL);
     m->p.print_interval = p.print_interval > 0 ? p.print_interval : 10;
@@ -129,7 +136,9 @@ static int width_of(const gt_monitor *m)
     if (ioctl(fileno(m->stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
         return size.ws_col;
     }
-    return 100;
+    const char *columns = gti_env(GTI_ENV_COLUMNS); /* mpirun's terminals have no size */
+    int width = columns != NULL ? atoi(columns) : 0;
+    return width > 0 ? width : 80;
 }
 
 static void wipe(gt_monitor *m)

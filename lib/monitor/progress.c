@@ -66,12 +66,12 @@ static int make_fields(const gti_progress *p, field f[8])
         gti_format_count(p->tokens_per_s, number, sizeof number);
         snprintf(f[n++].text, sizeof f[0].text, "%6s tok/s", number);
     }
-    if (p->flops_share > 0) {
-        snprintf(f[n++].text, sizeof f[0].text, "%3.0f%% of gemm", 100 * p->flops_share);
-    }
     if (p->seconds_left >= 0) {
         gti_format_duration(p->seconds_left, number, sizeof number);
         snprintf(f[n++].text, sizeof f[0].text, "%7s left", number);
+    }
+    if (p->flops_share > 0) {
+        snprintf(f[n++].text, sizeof f[0].text, "%3.0f%% of gemm", 100 * p->flops_share);
     }
     snprintf(f[n++].text, sizeof f[0].text, "norm %8.3g", p->gradient_norm);
     snprintf(f[n++].text, sizeof f[0].text, "lr %8.2e", p->learning_rate);

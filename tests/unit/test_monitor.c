@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <fcntl.h>
+#include <unistd.h>
 #include <json-c/json.h>
 #include <cmocka.h>
 
@@ -99,7 +101,7 @@ static void line_fits_every_width(void **state)
     char line[GTI_PROGRESS_MAX];
     gti_progress_line(&p, 120, line);
     assert_non_null(
-        strstr(line, "step   37/2000  loss  2.3457   45.7k tok/s   73% of gemm     2:03 left"));
+        strstr(line, "step   37/2000  loss  2.3457   45.7k tok/s     2:03 left   73% of gemm"));
     p.step = 1000;
     gti_progress_line(&p, 60 + 1, line);
     assert_int_equal(strcspn(line, ">") - 1, (strcspn(line, "]") - 1) / 2); /* half full */
@@ -114,13 +116,13 @@ static void plain_lines_without_a_terminal(void **state)
     }
     assert_int_equal(gt_monitor_evaluation(m, 1.25, 4000), GT_OK);
     finish(&m);
-    assert_string_equal(text, "step 1/5  loss  3.0000   2.00k tok/s   50% of gemm     0:02 left  "
+    assert_string_equal(text, "step 1/5  loss  3.0000   2.00k tok/s     0:02 left   50% of gemm  "
                               "norm      1.5  lr 3.00e-04\n"
-                              "step 2/5  loss  2.5000   2.00k tok/s   50% of gemm     0:02 left  "
+                              "step 2/5  loss  2.5000   2.00k tok/s     0:02 left   50% of gemm  "
                               "norm      1.5  lr 3.00e-04\n"
-                              "step 4/5  loss  1.5000   2.00k tok/s   50% of gemm     0:01 left  "
+                              "step 4/5  loss  1.5000   2.00k tok/s     0:01 left   50% of gemm  "
                               "norm      1.5  lr 3.00e-04\n"
-                              "step 5/5  loss  1.0000   2.00k tok/s   50% of gemm     0:00 left  "
+                              "step 5/5  loss  1.0000   2.00k tok/s     0:00 left   50% of gemm  "
                               "norm      1.5  lr 3.00e-04\n"
                               "step 5  validation loss 1.2500 over 4000 tokens\n");
     free(text);
@@ -145,6 +147,45 @@ static void interactive_line_is_redrawn_in_place(void **state)
     assert_int_equal(lines, 2);
     assert_int_equal(text[strlen(text) - 1], '\n');
     free(text);
+}
+
+/* What a monitor writes to a terminal without a size, for values of TERM and COLUMNS. */
+static void on_terminal(const char *term, const char *columns, char *seen, size_t size)
+{
+    int master = posix_openpt(O_RDWR | O_NOCTTY);
+    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    FILE *terminal = fopen(ptsname(master), "w");
+    assert_non_null(terminal);
+    setenv("TERM", term, 1);
+    setenv("COLUMNS", columns, 1);
+    gt_monitor_params p = GT_MONITOR_PARAMS_INIT;
+    p.stream = terminal;
+    p.total_steps = 1;
+    gt_monitor *m = NULL;
+    gt_step_result r = result(3);
+    assert_int_equal(gt_monitor_create(&m, &p), GT_OK);
+    assert_int_equal(gt_monitor_step(m, &r), GT_OK);
+    gt_monitor_destroy(&m);
+    fflush(terminal);
+    ssize_t n = read(master, seen, size - 1);
+    assert_true(n > 0);
+    seen[n] = '\0';
+    fclose(terminal);
+    close(master);
+}
+
+/* mpirun's ranks have such a terminal, also when its own output is a file. */
+static void terminals_without_a_size(void **state)
+{
+    char seen[1024];
+    on_terminal("dumb", "", seen, sizeof seen);
+    assert_non_null(strstr(seen, "step 1/1"));
+    assert_null(strchr(seen, '\x1b'));
+    on_terminal("xterm", "", seen, sizeof seen);
+    assert_non_null(strstr(seen, "[\x1b[32m"));
+    size_t usual = strlen(seen);
+    on_terminal("xterm", "40", seen, sizeof seen);
+    assert_true(strlen(seen) < usual);
 }
 
 static json_object *read_line(FILE *f)
@@ -276,6 +317,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_and_durations),
+        cmocka_unit_test(terminals_without_a_size),
         cmocka_unit_test(line_fits_every_width),
         cmocka_unit_test(plain_lines_without_a_terminal),
         cmocka_unit_test(interactive_line_is_redrawn_in_place),
