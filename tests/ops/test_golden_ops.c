@@ -212,6 +212,61 @@ static void linear(void **state)
     }
 }
 
+static void attention(void **state)
+{
+    static const struct {
+        const char *name;
+        bool causal, masked;
+    } cases[] = {{"attention_causal", true, false},
+                 {"attention_grouped", true, false},
+                 {"attention_cross", false, false},
+                 {"attention_masked", false, true}};
+    TH_ON_DEVICES(h)
+    {
+        for (int i = 0; i < 4; i++) {
+            const char *g = cases[i].name;
+            gt_tensor q = load(&h, g, "q"), k = load(&h, g, "k"), v = load(&h, g, "v");
+            gt_tensor dout = load(&h, g, "dout"), out = like(&h, g, "out"),
+                      lse = like(&h, g, "lse");
+            gt_tensor dq = like(&h, g, "dq"), dk = like(&h, g, "dk"), dv = like(&h, g, "dv");
+            gt_tensor mask = th_new(&h, GT_U8, TH_SHAPE(k.shape[0], k.shape[1]));
+            gt_attention_params p = GT_ATTENTION_PARAMS_INIT;
+            p.b = q.shape[0];
+            p.tq = q.shape[1];
+            p.tk = k.shape[1];
+            p.heads = q.shape[2];
+            p.kv_heads = k.shape[2];
+            p.head_size = q.shape[3];
+            p.causal = cases[i].causal;
+            if (cases[i].masked) {
+                th_set(&h, &mask, named(g, "key_mask")->f64);
+                p.key_mask = &mask;
+            }
+            TH_OK(gt_attention_forward(h.ctx, &out, &lse, &q, &k, &v, &p, NULL));
+            TH_OK(gt_attention_backward(h.ctx, &dq, &dk, &dv, &dout, &out, &lse, &q, &k, &v, &p,
+                                        NULL));
+            expect(&h, &out, g, "out");
+            expect(&h, &lse, g, "lse");
+            expect(&h, &dq, g, "dq");
+            expect(&h, &dk, g, "dk");
+            expect(&h, &dv, g, "dv");
+        }
+    }
+}
+
+static void rope(void **state)
+{
+    TH_ON_DEVICES(h)
+    {
+        gt_tensor x = load(&h, "rope", "x"), freq = load(&h, "rope", "freq");
+        gt_tensor rows = rows_of(&h, 18);
+        TH_OK(gt_rope(h.ctx, &x, &rows, &freq, 24, 3, 9, 1.0f, false, NULL));
+        expect(&h, &x, "rope", "y");
+        TH_OK(gt_rope(h.ctx, &x, &rows, &freq, 24, 3, 9, 1.0f, true, NULL));
+        expect(&h, &x, "rope", "x");
+    }
+}
+
 /* ---- optimizers: five steps of each
  * ---------------------------------------------------------------*/
 typedef struct run {
@@ -320,10 +375,10 @@ static void optimizers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layernorm),     cmocka_unit_test(rmsnorm),
-        cmocka_unit_test(activations),   cmocka_unit_test(embedding),
-        cmocka_unit_test(gemm),          cmocka_unit_test(linear),
-        cmocka_unit_test(cross_entropy), cmocka_unit_test(optimizers),
+        cmocka_unit_test(layernorm),  cmocka_unit_test(rmsnorm),   cmocka_unit_test(activations),
+        cmocka_unit_test(embedding),  cmocka_unit_test(attention), cmocka_unit_test(rope),
+        cmocka_unit_test(gemm),       cmocka_unit_test(linear),    cmocka_unit_test(cross_entropy),
+        cmocka_unit_test(optimizers),
     };
     return cmocka_run_group_tests_name("golden_ops", tests, open_file, close_file);
 }
