@@ -39,24 +39,46 @@ static inline float xent_exp(float x)
     return x < GTI_EXP_LEAST ? 0.0f : e;
 }
 
+/* The processor's maximum gives its second operand when one is NaN. Compilers do not use it for a
+ * reduction without -ffast-math. */
+#if defined(__AVX512F__)
+typedef __m512 xent_vec;
+#define XENT_VEC(op) _mm512_##op
+#elif defined(__AVX__)
+typedef __m256 xent_vec;
+#define XENT_VEC(op) _mm256_##op
+#elif defined(__SSE__)
+typedef __m128 xent_vec;
+#define XENT_VEC(op) _mm_##op
+#endif
+
 /* NaN does not become the maximum; it reaches the sum instead. Four chains hide the latency. */
-XENT_LOOP float xent_max_chunk(const float *z, int64_t n, float max)
+static inline float xent_max_chunk(const float *z, int64_t n, float max)
 {
-    float a = max, b = max, c = max, d = max;
-    int64_t q = n / 4;
-#pragma omp simd reduction(max : a, b, c, d)
-    for (int64_t i = 0; i < q; i++) {
-        a = z[i] > a ? z[i] : a;
-        b = z[q + i] > b ? z[q + i] : b;
-        c = z[2 * q + i] > c ? z[2 * q + i] : c;
-        d = z[3 * q + i] > d ? z[3 * q + i] : d;
+    int64_t i = 0;
+#if defined(XENT_VEC)
+    enum { LANES = sizeof(xent_vec) / sizeof(float), CHAINS = 4 };
+    xent_vec top[CHAINS];
+    float lane[LANES * CHAINS];
+    for (int k = 0; k < CHAINS; k++) {
+        top[k] = XENT_VEC(set1_ps)(max);
     }
-    for (int64_t i = 4 * q; i < n; i++) {
-        a = z[i] > a ? z[i] : a;
+    for (; i + LANES * CHAINS <= n; i += LANES * CHAINS) {
+        for (int k = 0; k < CHAINS; k++) {
+            top[k] = XENT_VEC(max_ps)(XENT_VEC(loadu_ps)(z + i + k * LANES), top[k]);
+        }
     }
-    a = b > a ? b : a;
-    c = d > c ? d : c;
-    return c > a ? c : a;
+    for (int k = 0; k < CHAINS; k++) {
+        XENT_VEC(storeu_ps)(lane + k * LANES, top[k]);
+    }
+    for (int j = 0; j < LANES * CHAINS; j++) {
+        max = lane[j] > max ? lane[j] : max;
+    }
+#endif
+    for (; i < n; i++) {
+        max = z[i] > max ? z[i] : max;
+    }
+    return max;
 }
 
 /* Where every logit is -inf the shift is 0: each exp is then 0, and a NaN still shows. */
