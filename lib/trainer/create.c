@@ -103,80 +103,6 @@ static gt_status fill_layouts(gt_trainer *t)
     return fill_layout(t, LAYOUT_GENERATE, cut ? t->config.micro_batch : 1, splits);
 }
 
-static gt_status make_schedule(gt_trainer *t)
-{
-    gt_schedule_params p = GT_SCHEDULE_PARAMS_INIT;
-    p.name = t->config.mesh.schedule[0] ? t->config.mesh.schedule : "1f1b";
-    p.ranks = gt_mesh_size(t->mesh, GT_AXIS_PP);
-    p.microbatches = (int)t->config.grad_accum;
-    p.chunks = t->config.mesh.chunks;
-    return gt_schedule_create_params(&t->schedule, &p);
-}
-
-static double block_cost(const gt_trainer *t, int i)
-{
-    const struct engine_block *b = &t->blocks[i];
-    if (strcmp(t->config.mesh.partition, "parameters") != 0) {
-        return b->plan[LAYOUT_TRAIN].forward_flops;
-    }
-    double n = 0;
-    for (int k = 0; k < b->declared.count; k++) {
-        n += (double)gti_param_numel(&b->declared.params[k]);
-    }
-    return n;
-}
-
-/* Cuts the model over the stages. Its first and last block (embedding and head) stay with the first
- * and the last of the others, unless there are too few of those. */
-static gt_status cut_model(gt_trainer *t, int *first)
-{
-    int stages = gt_schedule_stages(t->schedule), n = t->block_count;
-    int inner = n - 2 >= stages ? n - 2 : n, skip = (n - inner) / 2;
-    const char *how = t->config.mesh.partition[0] ? t->config.mesh.partition : "cost";
-    double *cost = calloc((size_t)n, sizeof(double));
-    if (cost == NULL) {
-        return GT_FAIL(GT_ERR_MEMORY, "no host memory for the costs of %d blocks", n);
-    }
-    for (int i = 0; i < n; i++) {
-        cost[i] = block_cost(t, i);
-    }
-    bool by_parameters = strcmp(how, "parameters") == 0;
-    gt_status st = gt_partition_layers(first, by_parameters ? "cost" : how, inner, stages,
-                                       cost + skip, skip ? cost[0] : 0, skip ? cost[n - 1] : 0);
-    free(cost);
-    for (int s = 1; st == GT_OK && s < stages; s++) {
-        first[s] += skip;
-    }
-    if (st == GT_OK) {
-        first[0] = 0;
-        first[stages] = n;
-    }
-    return st;
-}
-
-static gt_status make_chunks(gt_trainer *t)
-{
-    int stages = gt_schedule_stages(t->schedule);
-    int *first = calloc((size_t)stages + 1, sizeof(int));
-    t->chunk_count = gt_schedule_chunks(t->schedule);
-    t->chunks = calloc((size_t)t->chunk_count, sizeof(*t->chunks));
-    gt_status st = first && t->chunks ? cut_model(t, first)
-                                      : GT_FAIL(GT_ERR_MEMORY, "no host memory for the stages");
-    for (int c = 0; st == GT_OK && c < t->chunk_count; c++) {
-        int s = gt_schedule_stage(t->schedule, gt_mesh_index(t->mesh, GT_AXIS_PP), c);
-        t->chunks[c] = (struct chunk){.first = first[s],
-                                      .count = first[s + 1] - first[s],
-                                      .stage = s,
-                                      .is_first = s == 0,
-                                      .is_last = s == stages - 1};
-        for (int i = first[s]; i < first[s + 1]; i++) {
-            t->blocks[i].local = true;
-        }
-    }
-    free(first);
-    return st;
-}
-
 static gt_status make_zero(gt_trainer *t)
 {
     gt_zero_params p = GT_ZERO_PARAMS_INIT;
@@ -228,13 +154,17 @@ static gt_status make_share(gt_trainer *t)
     return gt_comm_split(&t->share, t->tp, color, gt_comm_rank(t->tp));
 }
 
-static gt_status build_alone(gt_trainer *t)
+static gt_status plan_alone(gt_trainer *t)
 {
-    GT_TRY(make_schedule(t));
+    GT_TRY(gti_trainer_make_schedule(t, NULL));
     GT_TRY(fill_layouts(t));
     GT_TRY(gti_trainer_declare(t));
-    GT_TRY(gti_trainer_plan(t));
-    GT_TRY(make_chunks(t));
+    return gti_trainer_plan(t);
+}
+
+static gt_status place_alone(gt_trainer *t)
+{
+    GT_TRY(gti_trainer_place(t));
     GT_TRY(make_zero(t));
     return gt_loss_scaler_init(&t->scaler, &t->config.scaler);
 }
@@ -299,7 +229,9 @@ static gt_status build(gt_trainer *t)
     GT_TRY(gt_comm_agree(t->world, check_config(&t->config)));
     GT_TRY(same_config(t));
     GT_TRY(gt_comm_agree(t->world, make_mesh(t)));
-    GT_TRY(gt_comm_agree(t->world, build_alone(t)));
+    GT_TRY(gt_comm_agree(t->world, plan_alone(t)));
+    GT_TRY(gt_comm_agree(t->world, gti_trainer_share_costs(t)));
+    GT_TRY(gt_comm_agree(t->world, place_alone(t)));
     GT_TRY(gt_comm_agree(t->world, make_share(t)));
     GT_TRY(gt_comm_agree(t->world, gt_zero_allocate(t->zero)));
     GT_TRY(gt_comm_agree(t->world, gti_trainer_init_values(t)));

@@ -3,10 +3,14 @@
  * What a gt_trainer is made of. Every rank declares and plans the whole model (host memory only),
  * then gives memory to the blocks of its own stages:
  *
- *   create.c   order of construction and destruction      trainer_params.c   parameters -> units,
- * values trainer_memory.c   slots, scratch, constants                  stage.c    running blocks
- * forward, backward batch.c    tokens and rows on the device              step.c     a step;
- * evaluation generate.c sampling
+ *   create.c          order of construction and destruction
+ *   placement.c       the schedule, and the model cut over its stages
+ *   trainer_params.c  parameters -> units, values
+ *   trainer_memory.c  slots, scratch, constants
+ *   stage.c           running blocks forward, backward
+ *   batch.c           tokens and rows on the device
+ *   step.c            a step; evaluation
+ *   generate.c        sampling
  */
 #ifndef GTI_TRAINER_ENGINE_H
 #define GTI_TRAINER_ENGINE_H
@@ -36,6 +40,7 @@ struct engine_block {
     gt_param_list declared;
     int *param; /* [declared] index of the model_param */
     gt_plan plan[LAYOUT_COUNT];
+    double flops; /* forward pass of one microbatch, of the tensor-parallel rank with the most */
     /* Only where the block is on this rank: */
     bool local;
     int *units, unit_count;
@@ -117,6 +122,13 @@ struct gt_trainer {
 gt_status gti_trainer_declare(gt_trainer *t);
 gt_status gti_trainer_make_units(gt_trainer *t);
 gt_status gti_trainer_init_values(gt_trainer *t);
+
+/* placement.c */
+gt_status gti_trainer_make_schedule(gt_trainer *t, const gt_stage_cost *cost);
+/* After planning: the blocks' FLOPs. Collective over t->tp. */
+gt_status gti_trainer_share_costs(gt_trainer *t);
+/* Which blocks are on which rank; the schedule is made again where it depends on their costs. */
+gt_status gti_trainer_place(gt_trainer *t);
 
 /* trainer_memory.c */
 gt_status gti_trainer_plan(gt_trainer *t);

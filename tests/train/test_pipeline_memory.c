@@ -14,6 +14,7 @@
 
 #include "train/layout_run.h"
 #include "train/probe_blocks.h"
+#include "trainer/engine.h"
 
 struct row {
     const char *schedule;
@@ -67,22 +68,17 @@ static size_t slots_bytes(const gt_schedule *s, int rank, const gt_rank_report *
     return together < apart ? together : apart;
 }
 
-static size_t expected(const struct row *r, int rank)
+static size_t expected(const struct row *r, int rank, const gt_schedule *s)
 {
     size_t saved = PROBE_SAVED * (size_t)r->micro, output = PROBE_OUTPUT * (size_t)r->micro;
     const gt_stage_cost unit = {1, 1, 1, 0, 0};
-    gt_schedule *s = NULL;
     gt_schedule_report whole;
     gt_rank_report all[4];
-    int chunks = r->chunks, microbatches = LAYOUT_BATCH / r->micro;
-    TH_OK(gt_schedule_create(&s, r->schedule, r->ranks, microbatches, chunks));
     TH_OK(gt_schedule_simulate(&whole, all, s, &unit, 1));
     const gt_rank_report *mine = &all[rank];
     size_t buffers = (size_t)(mine->input_buffers + mine->output_buffers + mine->gradient_buffers +
                               mine->input_gradient_buffers);
-    size_t bytes = slots_bytes(s, rank, mine, saved, output) + buffers * output + 2 * output;
-    gt_schedule_destroy(&s);
-    return bytes;
+    return slots_bytes(s, rank, mine, saved, output) + buffers * output + 2 * output;
 }
 
 static void one_rank(gt_comm *world, gt_context *ctx, void *user)
@@ -106,7 +102,7 @@ static void one_rank(gt_comm *world, gt_context *ctx, void *user)
         TH_OK(gt_trainer_step(trainer, &batch, NULL));
     }
     gt_memory_get_stats(ctx, &stats);
-    size_t want = expected(r, rank);
+    size_t want = expected(r, rank, trainer->schedule);
     if (stats.peak[GT_MEM_ACTIVATIONS] != want) {
         th_fail(__FILE__, __LINE__,
                 "%s of %d ranks, %d chunks: rank %d holds %zu bytes, wanted %zu", r->schedule,
