@@ -6,7 +6,7 @@
 #include <geektrain/status.h>
 
 typedef enum gti_env_name {
-    GTI_ENV_ISA = 0,       /* GEEKTRAIN_ISA: base, avx2 or avx512               */
+    GTI_ENV_ISA = 0,       /* GEEKTRAIN_ISA: base, avx2, avx512, avx512bf16     */
     GTI_ENV_GUARDED_DELAY, /* GEEKTRAIN_GUARDED_DELAY: microseconds, 0 for none */
     GTI_ENV_OPENBLAS_CORETYPE, /* set by the user: OpenBLAS' choice of kernels is left alone */
     GTI_ENV_NO_COLOR,      /* NO_COLOR: anything: no colours on a terminal       */

@@ -19,6 +19,7 @@
 struct gti_device {
     const gti_op_fn *table;
     int threads;
+    bool bf16_pairs;
 };
 
 static char the_stream; /* there is nothing to tell streams and events apart */
@@ -42,6 +43,17 @@ static bool has_avx512(void)
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+
+static bool has_avx512bf16(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512bf16");
+}
+
+/* AMD's does twice the work of a multiply-add per cycle, Intel's as much or (measured) half. */
+static bool prefers_avx512bf16(void)
+{
+    return has_avx512bf16() && __builtin_cpu_is("amd");
+}
 #endif
 
 static bool has_base(void)
@@ -49,28 +61,31 @@ static bool has_base(void)
     return true;
 }
 
-/* Best first. */
+/* Best first; one that is not preferred must be asked for. */
 static const struct isa {
     const char *name;
     const gti_op_fn *table;
     bool (*available)(void);
+    bool (*preferred)(void);
+    bool bf16_pairs;
 } isas[] = {
 #if defined(__x86_64__)
-    {"avx512", gti_cpu_table_avx512, has_avx512},
-    {"avx2", gti_cpu_table_avx2, has_avx2},
+    {"avx512bf16", gti_cpu_table_avx512, has_avx512bf16, prefers_avx512bf16, true},
+    {"avx512", gti_cpu_table_avx512, has_avx512, has_avx512, false},
+    {"avx2", gti_cpu_table_avx2, has_avx2, has_avx2, false},
 #endif
-    {"base", gti_cpu_table_base, has_base},
+    {"base", gti_cpu_table_base, has_base, has_base, false},
 };
 
-static gt_status choose_table(const gti_op_fn **table)
+static gt_status choose_isa(const struct isa **out)
 {
     const char *wanted = gti_env(GTI_ENV_ISA);
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
         if (wanted != NULL && strcmp(wanted, isas[i].name) != 0) {
             continue;
         }
-        if (isas[i].available()) {
-            *table = isas[i].table;
+        if (wanted != NULL ? isas[i].available() : isas[i].preferred()) {
+            *out = &isas[i];
             return GT_OK;
         }
         if (wanted != NULL) {
@@ -78,7 +93,8 @@ static gt_status choose_table(const gti_op_fn **table)
                            wanted);
         }
     }
-    return GT_FAIL(GT_ERR_ARGUMENT, "GEEKTRAIN_ISA is \"%s\", want base, avx2 or avx512", wanted);
+    return GT_FAIL(GT_ERR_ARGUMENT,
+                   "GEEKTRAIN_ISA is \"%s\", want base, avx2, avx512 or avx512bf16", wanted);
 }
 
 static gt_status cpu_create(gti_device **out, int index, int threads)
@@ -86,13 +102,14 @@ static gt_status cpu_create(gti_device **out, int index, int threads)
     if (index != 0) {
         return GT_FAIL(GT_ERR_ARGUMENT, "device is cpu:%d, want cpu or cpu:0", index);
     }
-    const gti_op_fn *table;
-    GT_TRY(choose_table(&table));
+    const struct isa *isa;
+    GT_TRY(choose_isa(&isa));
     gti_device *device = malloc(sizeof *device);
     if (device == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "out of host memory for a device");
     }
-    device->table = table;
+    device->table = isa->table;
+    device->bf16_pairs = isa->bf16_pairs;
     device->threads = threads > 0 ? threads : omp_get_max_threads();
     *out = device;
     return GT_OK;
@@ -106,6 +123,11 @@ static void cpu_destroy(gti_device *device)
 int gti_cpu_threads(const gti_device *device)
 {
     return device->threads;
+}
+
+bool gti_cpu_bf16_pairs(const gti_device *device)
+{
+    return device->bf16_pairs;
 }
 
 static int cpu_threads(const gti_device *device)

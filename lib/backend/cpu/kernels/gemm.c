@@ -21,6 +21,22 @@
 #include "backend/cpu/kernels/tile.h"
 #include "backend/cpu/kernels/vmath.h"
 #include "backend/cpu/scratch.h"
+#if defined(__AVX512BF16__)
+#include "backend/cpu/kernels/gemm_pairs.h"
+#else
+#include "backend/cpu/kernels/gemm_panels.h"
+#endif
+
+/* This file is compiled once more for products of bf16 pairs, which the AVX-512 one hands over
+ * where the device prefers them. */
+#if defined(__AVX512F__) && !defined(__AVX512BF16__)
+gt_status gti_cpu_gemm_avx512bf16(gti_device *device, void *native, const void *args);
+#define TAKEN_BY_PAIRS(device, g) ((g)->a.dtype == GT_BF16 && gti_cpu_bf16_pairs(device))
+#define GEMM_BY_PAIRS gti_cpu_gemm_avx512bf16
+#else
+#define TAKEN_BY_PAIRS(device, g) false
+#define GEMM_BY_PAIRS GTI_KERNEL_NAME(gemm)
+#endif
 
 enum {
     BLOCK_PANELS = 6,     /* row panels per job                                       */
@@ -33,8 +49,9 @@ enum {
 typedef struct panel {
     const struct gti_gemm_args *g;
     int64_t i0, m, j0, n, k0, kc; /* the part of c and k at work                    */
+    int64_t steps;                /* rows of the packed panels: kc, or half of it    */
     bool first, last;             /* of the steps over k                             */
-    float *packed;                /* [ceil(n/NR)][kc][NR]                            */
+    float *packed;                /* [ceil(n/NR)][steps][NR]                         */
     float *sums;                  /* [m][n] partial sums, or NULL: c itself is f32   */
     int64_t row_blocks, column_groups;
 } panel;
@@ -44,7 +61,7 @@ typedef void (*tile_fn)(const gti_tile_args *t, int add);
 #define TILE(rows)                                                                                 \
     static void tile_##rows(const gti_tile_args *t, int add)                                       \
     {                                                                                              \
-        gti_tile(t, rows, 1, rows, add);                                                           \
+        GTI_PANEL_TILE(t, rows, 1, rows, add);                                                     \
     }
 TILE(1)
 TILE(2)
@@ -130,9 +147,9 @@ static void run_tile(const panel *p, const float *a, int64_t row, int64_t rows, 
     const int64_t columns = p->n - column < GTI_NR ? p->n - column : GTI_NR;
     float result[GTI_MR * GTI_NR] __attribute__((aligned(64)));
     gti_tile_args t = {.a = a,
-                       .b = p->packed + column * p->kc,
+                       .b = p->packed + column * p->steps,
                        .ldb = GTI_NR,
-                       .k = p->kc,
+                       .k = p->steps,
                        .c = result,
                        .ldc = GTI_NR};
     if (stores_directly(p, columns)) {
@@ -157,15 +174,15 @@ static void pack_b(const panel *p, int64_t column)
 {
     const struct gti_gemm_args *g = p->g;
     const int64_t n = p->n - column < GTI_NR ? p->n - column : GTI_NR;
-    float *dst = p->packed + column * p->kc;
+    float *dst = p->packed + column * p->steps;
     if (n < GTI_NR) {
-        memset(dst, 0, (size_t)(p->kc * GTI_NR) * sizeof(float));
+        memset(dst, 0, (size_t)(p->steps * GTI_NR) * sizeof(float));
     }
     if (g->trans_b) {
-        gti_pack_transposed(dst, GTI_NR, g->b.data, g->b.dtype, p->j0 + column, n, g->ldb, p->k0,
-                            p->kc);
+        gti_panel_transposed(dst, GTI_NR, g->b.data, g->b.dtype, p->j0 + column, n, g->ldb, p->k0,
+                             p->kc);
     } else {
-        gti_pack_rows(dst, GTI_NR, g->b.data, g->b.dtype, p->j0 + column, n, g->ldb, p->k0, p->kc);
+        gti_panel_rows(dst, GTI_NR, g->b.data, g->b.dtype, p->j0 + column, n, g->ldb, p->k0, p->kc);
     }
 }
 
@@ -173,10 +190,10 @@ static void pack_a(const panel *p, float *dst, int64_t row, int64_t rows)
 {
     const struct gti_gemm_args *g = p->g;
     if (g->trans_a) {
-        gti_pack_rows(dst, rows, g->a.data, g->a.dtype, p->i0 + row, rows, g->lda, p->k0, p->kc);
+        gti_panel_rows(dst, rows, g->a.data, g->a.dtype, p->i0 + row, rows, g->lda, p->k0, p->kc);
     } else {
-        gti_pack_transposed(dst, rows, g->a.data, g->a.dtype, p->i0 + row, rows, g->lda, p->k0,
-                            p->kc);
+        gti_panel_transposed(dst, rows, g->a.data, g->a.dtype, p->i0 + row, rows, g->lda, p->k0,
+                             p->kc);
     }
 }
 
@@ -193,11 +210,11 @@ static void run_job(const panel *p, int64_t job, float *packed_a)
     const int64_t c_end = (group + 1) * column_panels / p->column_groups * GTI_NR;
     const int64_t c1 = c_end < p->n ? c_end : p->n;
     for (int64_t r = r0; r < r1; r += GTI_MR) {
-        pack_a(p, packed_a + (r - r0) * p->kc, r, r1 - r < GTI_MR ? r1 - r : GTI_MR);
+        pack_a(p, packed_a + (r - r0) * p->steps, r, r1 - r < GTI_MR ? r1 - r : GTI_MR);
     }
     for (int64_t c = c0; c < c1; c += GTI_NR) {
         for (int64_t r = r0; r < r1; r += GTI_MR) {
-            run_tile(p, packed_a + (r - r0) * p->kc, r, r1 - r < GTI_MR ? r1 - r : GTI_MR, c);
+            run_tile(p, packed_a + (r - r0) * p->steps, r, r1 - r < GTI_MR ? r1 - r : GTI_MR, c);
         }
     }
 }
@@ -283,6 +300,7 @@ static int run_blocks(const struct gti_gemm_args *g, const blocking *s, float *p
                 p.m = g->m - i < s->mc ? g->m - i : s->mc;
                 p.n = g->n - j < s->nc ? g->n - j : s->nc;
                 p.kc = g->k - k < s->kc ? g->k - k : s->kc;
+                p.steps = gti_panel_steps(p.kc);
                 p.first = k == 0;
                 p.last = k + s->kc >= g->k;
                 cut_jobs(&p, s->threads);
@@ -338,6 +356,9 @@ static void finish_rows(const struct gti_gemm_args *g, int threads)
 gt_status GTI_KERNEL(gemm)
 {
     const struct gti_gemm_args *g = raw;
+    if (TAKEN_BY_PAIRS(device, g)) {
+        return GEMM_BY_PAIRS(device, native, raw);
+    }
     if (g->m == 0 || g->n == 0) {
         return GT_OK;
     }

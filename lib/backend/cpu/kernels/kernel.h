@@ -29,4 +29,7 @@ GTI_OPS(GTI_DECLARE_KERNEL)
  * and run small work on one thread. */
 int gti_cpu_threads(const gti_device *device);
 
+/* Whether bf16 matrix products should use AVX512_BF16's products of pairs. */
+bool gti_cpu_bf16_pairs(const gti_device *device);
+
 #endif
