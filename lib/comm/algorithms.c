@@ -102,8 +102,8 @@ static void start_exchange(gt_comm *c, const gt_work *work, bool same)
         const unsigned char *in = work->in + stride * (size_t)p;
         unsigned char *out = work->out + bytes * (size_t)p;
         if (p != c->rank) {
-            set_first(c, true, p, in, bytes, GTI_DIRECT_CHUNK);
-            set_first(c, false, p, out, bytes, GTI_DIRECT_CHUNK);
+            set_first(c, true, p, in, bytes, GTI_CHUNK_MAX);
+            set_first(c, false, p, out, bytes, GTI_CHUNK_MAX);
         } else if (in != out && bytes > 0) {
             memcpy(out, in, bytes);
         }
@@ -143,11 +143,11 @@ static void start_broadcast(gt_comm *c, const gt_work *work)
     if (c->size > 2 && bytes >= RELAY_MIN) {
         start_relay(c, work, bytes);
     } else if (c->rank != root) {
-        set_first(c, false, root, work->out, bytes, GTI_DIRECT_CHUNK);
+        set_first(c, false, root, work->out, bytes, GTI_CHUNK_MAX);
     } else {
         for (int p = 0; p < c->size; p++) {
             if (p != root) {
-                set_first(c, true, p, work->out, bytes, GTI_DIRECT_CHUNK);
+                set_first(c, true, p, work->out, bytes, GTI_CHUNK_MAX);
             }
         }
     }
@@ -209,6 +209,11 @@ static bool reduce_chunk(gt_comm *c, const gt_work *work)
     size_t size = gt_dtype_size(dtype);
     gti_reduce_ranks(plan->out + at / size * (add ? sizeof(float) : size), plan->inputs, c->size,
                      c->rank, dtype, bytes / size, (gt_reduce_op)work->header.reduce, add);
+    for (int p = 0; p < c->size; p++) {
+        if (p != c->rank) {
+            gti_flow_release(&plan->lanes[p].first_recv, c->world->transport);
+        }
+    }
     plan->reduced++;
     return true;
 }

@@ -12,13 +12,16 @@ void gti_flow_set(gti_flow *flow, bool send, int peer, int key, const void *base
     flow->send = send;
     flow->ring = false;
     flow->total = (bytes + chunk - 1) / chunk;
-    flow->posted = flow->done = 0;
+    flow->posted = flow->done = flow->released = 0;
     flow->limit = flow->total;
 }
 
 unsigned char *gti_flow_at(const gti_flow *flow, size_t chunk)
 {
-    return flow->base + flow->chunk * (flow->ring ? chunk % GTI_FLOW_WINDOW : chunk);
+    if (flow->ring) {
+        return flow->requests[chunk % GTI_FLOW_WINDOW].buffer;
+    }
+    return flow->base + flow->chunk * chunk;
 }
 
 size_t gti_flow_chunk_bytes(const gti_flow *flow, size_t chunk)
@@ -29,7 +32,9 @@ size_t gti_flow_chunk_bytes(const gti_flow *flow, size_t chunk)
 static gt_status post(gti_flow *flow, gti_transport *t)
 {
     gti_request *request = &flow->requests[flow->posted % GTI_FLOW_WINDOW];
-    *request = (gti_request){.buffer = gti_flow_at(flow, flow->posted),
+    size_t place = flow->ring ? flow->posted % GTI_FLOW_WINDOW : flow->posted;
+    *request = (gti_request){.buffer = flow->base + flow->chunk * place,
+                             .borrow = flow->ring,
                              .bytes = gti_flow_chunk_bytes(flow, flow->posted),
                              .peer = flow->peer,
                              .key = flow->key};
@@ -69,8 +74,19 @@ gt_status gti_flow_progress(gti_flow *flow, gti_transport *t, bool *moved)
     }
 }
 
+void gti_flow_release(gti_flow *flow, gti_transport *t)
+{
+    gti_request *request = &flow->requests[flow->released++ % GTI_FLOW_WINDOW];
+    if (request->lent != NULL) {
+        t->ops->release(t, request);
+    }
+}
+
 void gti_flow_give_up(gti_flow *flow, gti_transport *t)
 {
+    while (flow->ring && flow->released < flow->done) {
+        gti_flow_release(flow, t);
+    }
     for (; flow->done < flow->posted; flow->done++) {
         t->ops->give_up(t, &flow->requests[flow->done % GTI_FLOW_WINDOW]);
     }

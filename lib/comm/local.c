@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Transports local and self: ranks are threads of one process. Whoever of sender and receiver comes
- * second copies, straight from the sender's buffer into the receiver's.
+ * second copies, straight from the sender's buffer into the receiver's; a receiver that borrows
+ * reads the sender's buffer itself, and the message counts as sent when it is released.
  */
 #include "comm/transport.h"
 
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { QUEUED = 1, COPYING, DONE, TRUNCATED };
+enum { QUEUED = 1, COPYING, LENT, DONE, TRUNCATED };
 
 typedef struct mailbox {
     gti_request *sends, **sends_end; /* addressed to this rank, nobody has asked for them yet  */
@@ -72,6 +73,15 @@ static void call_owner(local_transport *owner)
 static void deliver(gt_local_world *world, gti_request *send, gti_request *recv, int other)
 {
     bool fits = send->bytes <= recv->bytes;
+    if (recv->borrow && fits) {
+        recv->buffer = send->buffer;
+        recv->received = send->bytes;
+        recv->lent = send;
+        recv->state = DONE;
+        send->state = LENT;
+        call_owner(world->boxes[other].owner);
+        return;
+    }
     send->state = recv->state = COPYING;
     pthread_mutex_unlock(&world->lock);
     if (fits && send->bytes > 0) {
@@ -141,11 +151,32 @@ static gt_status local_test(gti_transport *t, gti_request *request, bool *done)
     return GT_OK;
 }
 
+/* The lock is held. */
+static void hand_back(gt_local_world *world, gti_request *recv)
+{
+    gti_request *send = recv->lent;
+    recv->lent = NULL;
+    send->state = DONE;
+    pthread_cond_broadcast(&world->copied);
+    call_owner(world->boxes[recv->peer].owner);
+}
+
+static void local_release(gti_transport *t, gti_request *recv)
+{
+    gt_local_world *world = ((local_transport *)t)->world;
+    pthread_mutex_lock(&world->lock);
+    hand_back(world, recv);
+    pthread_mutex_unlock(&world->lock);
+}
+
 static void local_give_up(gti_transport *t, gti_request *request)
 {
     gt_local_world *world = ((local_transport *)t)->world;
     pthread_mutex_lock(&world->lock);
-    while (request->state == COPYING) {
+    if (request->lent != NULL) {
+        hand_back(world, request);
+    }
+    while (request->state == COPYING || request->state == LENT) {
         pthread_cond_wait(&world->copied, &world->lock);
     }
     if (request->state == QUEUED) {
@@ -210,8 +241,9 @@ static void local_destroy(gti_transport *t, bool broken)
 }
 
 #define LOCAL_OPS                                                                                  \
-    .isend = local_isend, .irecv = local_irecv, .test = local_test, .give_up = local_give_up,      \
-    .bind = local_bind, .notify = local_notify, .poll = local_poll, .destroy = local_destroy
+    .isend = local_isend, .irecv = local_irecv, .test = local_test, .release = local_release,      \
+    .give_up = local_give_up, .bind = local_bind, .notify = local_notify, .poll = local_poll,      \
+    .destroy = local_destroy
 static const gti_transport_ops local_ops = {.name = "local", LOCAL_OPS};
 static const gti_transport_ops self_ops = {.name = "self", LOCAL_OPS};
 

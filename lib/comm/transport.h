@@ -38,10 +38,14 @@ static inline int gti_key(gti_channel channel, int comm_id, int tag)
 typedef struct gti_request {
     struct gti_request *next;
     void *buffer;
-    size_t bytes;    /* to send, or room to receive */
-    size_t received; /* what came                   */
+    size_t bytes;    /* to send, or room to receive                              */
+    size_t received; /* what came                                                */
     int peer, key, state;
+    bool borrow; /* receiving: the transport may leave the message in memory of its own and set
+                    buffer to that; release() gives it back                      */
+    void *lent;  /* the transport's; not NULL: to be released                    */
     void *native;
+    uint64_t ticket[3]; /* the transport's                                       */
 } gti_request;
 
 typedef enum gti_notice_kind {
@@ -65,6 +69,8 @@ typedef struct gti_transport_ops {
     gt_status (*irecv)(gti_transport *t, gti_request *request);
     /* GT_ERR_MISMATCH when more came than there was room for. */
     gt_status (*test)(gti_transport *t, gti_request *request, bool *done);
+    /* Of a received message whose `lent` is not NULL: its bytes are read no more. */
+    void (*release)(gti_transport *t, gti_request *request);
     /* After it returns nobody touches the buffer (as far as the transport can tell). */
     void (*give_up)(gti_transport *t, gti_request *request);
     /* From now on arrived(user) is called when something may have changed for this rank, from any

@@ -51,6 +51,7 @@ typedef struct gti_flow {
     bool send, ring; /* ring: the chunks go round in `window` slots instead of a line */
     size_t total;    /* chunks: done <= posted <= min(limit, total)                   */
     size_t posted, done, limit;
+    size_t released; /* ring: chunks that have been read */
     gti_request requests[GTI_FLOW_WINDOW];
 } gti_flow;
 
@@ -59,7 +60,10 @@ void gti_flow_set(gti_flow *flow, bool send, int peer, int key, const void *base
 /* Posts and tests; *moved becomes true when anything happened. */
 gt_status gti_flow_progress(gti_flow *flow, gti_transport *t, bool *moved);
 void gti_flow_give_up(gti_flow *flow, gti_transport *t);
+/* Where chunk number `chunk` is; of a ring: once it has come. */
 unsigned char *gti_flow_at(const gti_flow *flow, size_t chunk);
+/* Ring: the oldest chunk that has come has been read. */
+void gti_flow_release(gti_flow *flow, gti_transport *t);
 size_t gti_flow_chunk_bytes(const gti_flow *flow, size_t chunk);
 
 /* ---- work --------------------------------------------------------------------------------------
@@ -111,7 +115,6 @@ typedef struct gti_plan {
 
 #define GTI_LEDGER_SIZE 64
 #define GTI_CHUNK_MAX ((size_t)256 << 10)
-#define GTI_DIRECT_CHUNK ((size_t)1 << 20)
 
 struct gt_comm {
     gt_comm *next; /* in the world */
