@@ -20,6 +20,7 @@
 #include "backend/cpu/kernels/pack.h"
 #include "backend/cpu/kernels/tile.h"
 #include "backend/cpu/kernels/vmath.h"
+#include "backend/cpu/onednn.h"
 #include "backend/cpu/scratch.h"
 #if defined(__AVX512BF16__)
 #include "backend/cpu/kernels/gemm_pairs.h"
@@ -321,6 +322,12 @@ static bool blas_takes(const struct gti_gemm_args *g)
            g->k <= INT32_MAX && rows <= INT32_MAX && g->ldc <= INT32_MAX && gti_blas_usable();
 }
 
+static bool onednn_takes(const struct gti_gemm_args *g)
+{
+    return g->a.dtype == GT_BF16 && (double)g->m * (double)g->n * (double)g->k >= SMALL &&
+           gti_onednn_preferred();
+}
+
 /* Bias and GELU over finished rows. */
 static void finish_rows(const struct gti_gemm_args *g, int threads)
 {
@@ -353,9 +360,35 @@ static void finish_rows(const struct gti_gemm_args *g, int threads)
     }
 }
 
+/* GELU over finished rows of any float dtype; what is in c already goes to aux. */
+static void gelu_rows(const struct gti_gemm_args *g, int threads)
+{
+    if (g->epilogue != GTI_EPILOGUE_GELU) {
+        return;
+    }
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t i = 0; i < g->m; i++) {
+        for (int64_t j = 0; j < g->n; j += GTI_NR) {
+            float x[GTI_NR] = {0};
+            const size_t n = (size_t)(g->n - j < GTI_NR ? g->n - j : GTI_NR);
+            gti_load_f32(x, g->c.data, g->c.dtype, (size_t)(i * g->ldc + j), n);
+            if (g->aux.data != NULL) {
+                gti_store_f32(g->aux.data, x, g->aux.dtype, (size_t)(i * g->n + j), n);
+            }
+            gelu(x);
+            gti_store_f32(g->c.data, x, g->c.dtype, (size_t)(i * g->ldc + j), n);
+        }
+    }
+}
+
 gt_status GTI_KERNEL(gemm)
 {
     const struct gti_gemm_args *g = raw;
+    if (onednn_takes(g)) {
+        GT_TRY(gti_onednn_gemm(g));
+        gelu_rows(g, gti_cpu_threads(device));
+        return GT_OK;
+    }
     if (TAKEN_BY_PAIRS(device, g)) {
         return GEMM_BY_PAIRS(device, native, raw);
     }
