@@ -68,7 +68,9 @@ static inline void gti_panel_transposed(float *dst, ptrdiff_t wide, const void *
         const int64_t n = count - i < 4 ? count - i : 4;
         for (int64_t r = 0; r < n; r++) {
             const uint16_t *from = (const uint16_t *)src + (first + i + r) * ld + k0;
-            memset(&pairs[r][steps - 1], 0, sizeof(float));
+            if (kc % 2 != 0) {
+                pairs[r][steps - 1] = 0.0f;
+            }
             memcpy(pairs[r], from, (size_t)kc * sizeof *from);
             rows[r] = pairs[r];
         }
