@@ -223,6 +223,10 @@ typedef struct gt_pipeline_stats {
     size_t buffer_bytes; /* boundary buffers                                                       */
 } gt_pipeline_stats;
 GT_API void gt_pipeline_get_stats(const gt_pipeline *pipeline, gt_pipeline_stats *out);
+/* Mean seconds that the last run's calls took, for each chunk of this rank: what gt_schedule_simulate
+ * and the zero-bubble schedules take. cost: [chunks]; a whole backward pass counts as its input part;
+ * transfer and weight_held are 0. On a device that runs behind the host: of the enqueueing only. */
+GT_API void gt_pipeline_get_costs(const gt_pipeline *pipeline, gt_stage_cost *cost);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@
 #include <geektrain/config.h>
 #include <geektrain/data.h>
 #include <geektrain/mesh.h>
+#include <geektrain/pipeline.h>
 #include <geektrain/step.h>
 #include <geektrain/zero.h>
 
@@ -51,6 +52,9 @@ GT_API gt_status gt_trainer_load_param(gt_trainer *trainer, const char *name, co
 GT_API const char *gt_trainer_param_name(const gt_trainer *trainer, int i, int *ndim,
                                          int64_t shape[4]);
 GT_API gt_zero *gt_trainer_zero(gt_trainer *trainer);
+/* Borrowed: for their reports, timelines and measured costs. */
+GT_API const gt_schedule *gt_trainer_schedule(const gt_trainer *trainer);
+GT_API const gt_pipeline *gt_trainer_pipeline(const gt_trainer *trainer);
 
 #ifdef __cplusplus
 }

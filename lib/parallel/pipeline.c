@@ -311,3 +311,16 @@ void gt_pipeline_get_stats(const gt_pipeline *pipeline, gt_pipeline_stats *out)
 {
     *out = pipeline->stats;
 }
+
+void gt_pipeline_get_costs(const gt_pipeline *pipeline, gt_stage_cost *cost)
+{
+    for (int c = 0; c < pipeline->chunks; c++) {
+        const gti_stage_info *info = &pipeline->stages[c];
+        double mean[3];
+        for (int i = 0; i < 3; i++) {
+            mean[i] = info->calls[i] > 0 ? info->spent[i] / info->calls[i] : 0;
+        }
+        cost[c] = (gt_stage_cost){
+            .forward = mean[0], .backward_input = mean[1], .backward_weight = mean[2]};
+    }
+}

@@ -31,6 +31,8 @@ typedef struct gti_stage_info {
     int previous_rank[GT_MAX_PORTS], previous_tag_chunk[GT_MAX_PORTS];
     int first_port[GT_MAX_PORTS + 1]; /* of each previous stage in the input bundle */
     gt_bundle in, out;
+    double spent[3]; /* in the last run's calls: forward, backward (input), backward weight */
+    int calls[3];
 } gti_stage_info;
 
 struct gt_pipeline {

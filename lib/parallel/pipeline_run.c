@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The pipeline executor: runs this rank's list. Every action is a table look-up, the stage
  * function, and the posting of transfers. */
+#include <string.h>
 #include <time.h>
 
 #include "core/fail.h"
@@ -124,6 +125,14 @@ static gt_status post_previous(const run *w, gt_action a, bool backward)
     return GT_OK;
 }
 
+/* part: 0 forward, 1 backward or its input part, 2 weight part. */
+static void account(gt_pipeline *pl, int chunk, int part, double seconds)
+{
+    pl->stats.compute_s += seconds;
+    pl->stages[chunk].spent[part] += seconds;
+    pl->stages[chunk].calls[part]++;
+}
+
 static gt_status forward(run *w, gt_action a)
 {
     gt_pipeline *pl = w->pl;
@@ -142,7 +151,7 @@ static gt_status forward(run *w, gt_action a)
     view(w, &y, out, a.microbatch);
     double start = now();
     gt_status st = pl->forward(pl->user, a.microbatch, a.chunk, x.t, y.t);
-    pl->stats.compute_s += now() - start;
+    account(pl, a.chunk, 0, now() - start);
     return st;
 }
 
@@ -169,7 +178,7 @@ static gt_status backward(run *w, gt_action a, unsigned parts)
     view(w, &dx, din, a.microbatch);
     double start = now();
     gt_status st = pl->backward(pl->user, a.microbatch, a.chunk, x.t, dy.t, dx.t, parts);
-    pl->stats.compute_s += now() - start;
+    account(pl, a.chunk, parts == GT_BACKWARD_WEIGHT ? 2 : 1, now() - start);
     return st;
 }
 
@@ -241,6 +250,10 @@ static gt_status run_program(gt_pipeline *pl, const gti_program *program, const 
     const gti_action_list *list = &s->lists[pl->rank];
     double start = now();
     pl->stats.compute_s = pl->stats.wait_s = 0;
+    for (int c = 0; c < pl->chunks; c++) {
+        memset(pl->stages[c].spent, 0, sizeof(pl->stages[c].spent));
+        memset(pl->stages[c].calls, 0, sizeof(pl->stages[c].calls));
+    }
     for (int i = 0; i < list->count && st == GT_OK; i++) {
         st = act(&w, list->items[i]);
     }

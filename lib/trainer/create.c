@@ -304,3 +304,13 @@ gt_zero *gt_trainer_zero(gt_trainer *trainer)
 {
     return trainer->zero;
 }
+
+const gt_schedule *gt_trainer_schedule(const gt_trainer *trainer)
+{
+    return trainer->schedule;
+}
+
+const gt_pipeline *gt_trainer_pipeline(const gt_trainer *trainer)
+{
+    return trainer->pipeline;
+}

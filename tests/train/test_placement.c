@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The step engine's schedule and cut of the model: made for what the blocks cost, alike on all
  * ranks. */
+#include <math.h>
 #include <stdio.h>
 
 #include <geektrain/pipeline.h>
@@ -70,6 +71,41 @@ static void uneven_shares(gt_comm *world, gt_context *ctx, void *user)
     (void)user;
 }
 
+/* What the calls of a step took, per stage: all of it, and what a schedule can be made for. */
+static void measured_costs(gt_comm *world, gt_context *ctx, void *user)
+{
+    const layout l = {.pp = 2, .schedule = "zb-h1"};
+    int32_t tokens[LAYOUT_BATCH * 8], targets[LAYOUT_BATCH * 8];
+    gt_config config;
+    gt_batch batch;
+    gt_model *model = NULL;
+    gt_trainer *trainer = NULL;
+    gt_stage_cost cost;
+    gt_pipeline_stats stats;
+    layout_config(&config, &l);
+    layout_batch(&batch, tokens, targets, &config, 0, 0, 1);
+    TH_OK(gt_model_create(&model));
+    TH_OK(gt_model_add_gpt(model, &config.model));
+    TH_OK(gt_trainer_create(&trainer, ctx, world, model, &config));
+    for (int step = 0; step < 2; step++) {
+        TH_OK(gt_trainer_step(trainer, &batch, NULL));
+        gt_pipeline_get_costs(gt_trainer_pipeline(trainer), &cost);
+        gt_pipeline_get_stats(gt_trainer_pipeline(trainer), &stats);
+        double sum = cost.forward + cost.backward_input + cost.backward_weight;
+        TH_TRUE(cost.forward > 0 && cost.backward_input > 0 && cost.backward_weight > 0);
+        TH_TRUE(fabs(sum * LAYOUT_BATCH - stats.compute_s) < 1e-9);
+    }
+    gt_trainer_destroy(&trainer);
+    gt_model_destroy(&model);
+    (void)user;
+}
+
+static void test_measured_costs(void **state)
+{
+    gti_run_ranks(2, measured_costs, "cpu", NULL);
+    (void)state;
+}
+
 static void test_zero_bubble_costs(void **state)
 {
     gti_run_ranks(2, zero_bubble_costs, "cpu", NULL);
@@ -85,6 +121,7 @@ static void test_uneven_shares(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_zero_bubble_costs),
-                                       cmocka_unit_test(test_uneven_shares)};
+                                       cmocka_unit_test(test_uneven_shares),
+                                       cmocka_unit_test(test_measured_costs)};
     return cmocka_run_group_tests_name("placement", tests, NULL, NULL);
 }
