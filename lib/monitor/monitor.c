@@ -92,11 +92,22 @@ static gt_status open_run(gt_monitor *m)
     return gti_metrics_open(&m->metrics, directory, m->p.first_step > 0);
 }
 
-/* mpirun gives its ranks a terminal also where its own output goes to a file: TERM=dumb tells. */
+/* mpirun gives its ranks a terminal without a size, also where its own output goes to a file. Where
+ * /proc shows what the launcher writes to, that decides; COLUMNS says yes and TERM=dumb no
+ * in any case. */
 static bool is_terminal(FILE *stream)
 {
     const char *term = gti_env(GTI_ENV_TERM);
-    return isatty(fileno(stream)) != 0 && (term == NULL || strcmp(term, "dumb") != 0);
+    struct winsize size = {0};
+    struct stat launcher;
+    char path[64];
+    if (isatty(fileno(stream)) == 0 || (term != NULL && strcmp(term, "dumb") == 0)) {
+        return false;
+    }
+    snprintf(path, sizeof path, "/proc/%d/fd/1", (int)getppid());
+    bool own = ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+    return own || gti_env(GTI_ENV_COLUMNS) != NULL || stat(path, &launcher) != 0 ||
+           S_ISCHR(launcher.st_mode);
 }
 
 gt_status gt_monitor_create(gt_monitor **out, const gt_monitor_params *params)

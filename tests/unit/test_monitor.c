@@ -181,7 +181,7 @@ static void terminals_without_a_size(void **state)
     on_terminal("dumb", "", seen, sizeof seen);
     assert_non_null(strstr(seen, "step 1/1"));
     assert_null(strchr(seen, '\x1b'));
-    on_terminal("xterm", "", seen, sizeof seen);
+    on_terminal("xterm", "80", seen, sizeof seen);
     assert_non_null(strstr(seen, "[\x1b[32m"));
     size_t usual = strlen(seen);
     on_terminal("xterm", "40", seen, sizeof seen);
