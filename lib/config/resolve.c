@@ -110,10 +110,14 @@ static gt_status check_model(const gt_model_config *m, const gt_mesh_config *mes
                        LL(m->kv_heads), LL(m->heads));
     }
     int64_t kv = m->kv_heads > 0 ? m->kv_heads : m->heads;
-    if (m->heads % mesh->tp != 0 || kv % mesh->tp != 0) {
-        return GT_FAIL(GT_ERR_CONFIG, "mesh.tp %d does not divide model.%s %lld", mesh->tp,
-                       m->heads % mesh->tp != 0 ? "heads" : "kv_heads",
-                       LL(m->heads % mesh->tp != 0 ? m->heads : kv));
+    if (m->heads % mesh->tp != 0) {
+        return GT_FAIL(GT_ERR_CONFIG, "mesh.tp %d does not divide model.heads %lld", mesh->tp,
+                       LL(m->heads));
+    }
+    if (kv % mesh->tp != 0 && mesh->tp % kv != 0) { /* fewer key/value heads are replicated */
+        return GT_FAIL(GT_ERR_CONFIG,
+                       "mesh.tp %d and model.kv_heads %lld: one must divide the other", mesh->tp,
+                       LL(kv));
     }
     return GT_OK;
 }
@@ -143,6 +147,12 @@ static gt_status check_relations(const gt_config *c)
         return GT_FAIL(GT_ERR_CONFIG,
                        "optimizer.params.master_remainder needs bf16 parameters, not %s",
                        gt_dtype_name(c->dtype));
+    }
+    if (c->optimizer.master_remainder && c->optimizer.type != GT_ADAMW &&
+        c->optimizer.type != GT_ADAM) {
+        return GT_FAIL(GT_ERR_CONFIG,
+                       "optimizer.params.master_remainder works with Adam and AdamW, the other "
+                       "optimizers keep an f32 master");
     }
     int shard = c->mesh.dp * c->mesh.cp, hpz = c->zero.hpz_partition_size;
     if (hpz > 1 && shard % hpz != 0) {

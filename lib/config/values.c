@@ -80,6 +80,9 @@ static bool in_range(gti_reading *r, const gti_key *key, const char *path, json_
     }
     char range[64], got[80];
     gti_key_range(key, range, sizeof range);
+    if (number > key->max && strncmp(range, "from", 4) != 0) { /* a limit too far off to print */
+        snprintf(range, sizeof range, "at most %.10g", key->max);
+    }
     gti_problem(r, GTI_PROBLEM_VALUE, path, "is %s, wanted %s",
                 gti_describe(value, got, sizeof got), range);
     return false;

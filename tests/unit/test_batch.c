@@ -131,7 +131,11 @@ static void values_are_checked_against_each_other(void **state)
     c = good;
     c.model.kv_heads = 2;
     c.mesh.tp = 4;
-    refuse(&c, "mesh.tp 4 does not divide model.kv_heads 2");
+    assert_int_equal(gt_config_resolve(&c, 4), GT_OK); /* two ranks share a key/value head */
+    c.model.heads = 12;
+    c.model.width = 240;
+    c.model.kv_heads = 3;
+    refuse(&c, "mesh.tp 4 and model.kv_heads 3: one must divide the other");
     c = good;
     c.optimizer.lr = NAN;
     refuse(&c, "optimizer.params.lr is nan, wanted at least 0");
@@ -144,6 +148,10 @@ static void values_are_checked_against_each_other(void **state)
     c = good;
     c.optimizer.master_remainder = true;
     refuse(&c, "master_remainder needs bf16");
+    c.dtype = GT_BF16;
+    assert_int_equal(gt_config_resolve(&c, 4), GT_OK);
+    c.optimizer.type = GT_LION;
+    refuse(&c, "master_remainder works with Adam and AdamW");
     c = good;
     c.zero.hpz_partition_size = 3;
     refuse(&c, "zero_hpz_partition_size 3 does not divide dp 4 x cp 1 = 4");

@@ -311,6 +311,8 @@ static void wrong_types_are_named(void **state)
     refuse("{optimizer: {params: {lr: NaN\n}}}", "optimizer.params.lr is \"NaN\"", "number");
     refuse("{optimizer: {params: {lr: -1}}}", "optimizer.params.lr is -1, wanted at least 0", NULL);
     refuse("{model: {layers: 0}}", "model.layers is 0, wanted at least 1", NULL);
+    refuse("{model: {seq: 3000000000}}", "model.seq is 3000000000, wanted at most 2147483647",
+           NULL);
     refuse("{model: {dropout: 1}}", "model.dropout is 1, wanted from 0 to below 1", NULL);
     refuse("{zero_optimization: {stage: 4}}", "stage is 4, wanted from 0 to 3", NULL);
     refuse("{communication_data_type: i32\n}", "communication_data_type is \"i32\"", "fp32");
