@@ -71,8 +71,8 @@ static gt_status write_config(const char *directory, const gt_config *config)
     char path[GT_PATH_MAX + 16], *json = NULL;
     GT_TRY(gt_config_to_json(config, &json));
     snprintf(path, sizeof path, "%s/config.json", directory);
-    FILE *f = fopen(path, "we");
     errno = 0;
+    FILE *f = fopen(path, "we");
     bool good = f != NULL && fprintf(f, "%s\n", json) > 0;
     good = f != NULL && fclose(f) == 0 && good;
     free(json);

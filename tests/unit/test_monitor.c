@@ -278,6 +278,12 @@ static void unwritable_run_directories(void **state)
     p.run_dir = files_path("taken");
     assert_int_equal(gt_monitor_create(&m, &p), GT_ERR_IO);
     assert_non_null(strstr(gt_last_error(), "taken/metrics.jsonl: Is a directory"));
+    assert_int_equal(gt_make_directory(files_path("taken/config.json")), GT_OK);
+    gt_config config;
+    gt_config_init(&config);
+    p.config = &config;
+    assert_int_equal(gt_monitor_create(&m, &p), GT_ERR_IO);
+    assert_non_null(strstr(gt_last_error(), "taken/config.json: Is a directory"));
     assert_null(m);
 }
 
