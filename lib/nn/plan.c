@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/tensor.h"
 #include "parallel/param_layout.h"
 
 enum { REGION_ALIGN = 64 };
@@ -113,10 +114,15 @@ static gt_status make_shape(gt_shape *out, const char *what, gt_dtype dtype, int
                        (int)dtype, ndim, GT_MAX_DIMS);
     }
     *out = (gt_shape){.dtype = dtype, .ndim = ndim};
+    int64_t numel = 1;
     for (int i = 0; i < ndim; i++) {
         if (dims[i] < 0) {
             return GT_FAIL(GT_ERR_SHAPE, "%s has dimension %d of length %lld", what, i,
                            (long long)dims[i]);
+        }
+        if (__builtin_mul_overflow(numel, dims[i], &numel) || numel > GTI_NUMEL_MAX) {
+            return GT_FAIL(GT_ERR_SHAPE, "%s has more than 2^52 elements, dimension %d is %lld",
+                           what, i, (long long)dims[i]);
         }
         out->dims[i] = dims[i];
     }

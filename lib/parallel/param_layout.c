@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/tensor.h"
 
 static int64_t unit_of(const gt_param *param)
 {
@@ -65,9 +66,15 @@ gt_status gti_param_check(const gt_param *param)
         return GT_FAIL(GT_ERR_SHAPE, "parameter %s has %d dimensions, want 0..4", param->name,
                        param->ndim);
     }
+    int64_t numel = 1;
     for (int i = 0; i < param->ndim; i++) {
         if (param->shape[i] < 0) {
             return GT_FAIL(GT_ERR_SHAPE, "parameter %s has shape[%d] = %lld, want 0 or more",
+                           param->name, i, (long long)param->shape[i]);
+        }
+        if (__builtin_mul_overflow(numel, param->shape[i], &numel) || numel > GTI_NUMEL_MAX) {
+            return GT_FAIL(GT_ERR_SHAPE,
+                           "parameter %s has more than 2^52 elements, shape[%d] is %lld",
                            param->name, i, (long long)param->shape[i]);
         }
     }

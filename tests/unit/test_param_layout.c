@@ -128,6 +128,11 @@ static void check_names_what_is_wrong(void **state)
     assert_int_equal(gti_param_check(&p), GT_ERR_ARGUMENT);
     p.name = "";
     assert_int_equal(gti_param_check(&p), GT_ERR_ARGUMENT);
+    gt_param huge = {.name = "w", .ndim = 2, .shape = {INT64_C(1) << 40, INT64_C(1) << 40}};
+    assert_int_equal(gti_param_check(&huge), GT_ERR_SHAPE);
+    assert_non_null(strstr(gt_last_error(), "w has more than 2^52 elements"));
+    huge.shape[1] = 0;
+    assert_int_equal(gti_param_check(&huge), GT_OK);
 }
 
 int main(void)
