@@ -186,21 +186,18 @@ static gt_status train(app *a)
 static gt_status sample(app *a)
 {
     enum { PROMPT = 16 };
-    int64_t count = a->config.train.sample_tokens;
-    int32_t prompt[PROMPT], *out = calloc((size_t)count + 1, sizeof *out);
     const gt_tokens *from = a->validation_tokens != NULL ? a->validation_tokens : a->tokens;
+    int64_t count = a->config.train.sample_tokens, known = gt_tokens_count(from);
+    int64_t given = known < PROMPT ? known : PROMPT;
     bool text = strcmp(gt_tokens_format(from), "bytes") == 0;
-    gt_status st = out != NULL
-                       ? gt_tokens_read(from, gt_tokens_count(from) - PROMPT, PROMPT, prompt)
-                       : GT_ERR_MEMORY;
-    st = gt_comm_agree(a->world, st);
-    if (st == GT_OK && count > 0) {
-        st = gt_trainer_generate(a->trainer, prompt, PROMPT, count, a->config.train.temperature,
-                                 a->config.seed, out);
-    }
-    for (int64_t i = 0; a->rank == 0 && st == GT_OK && i < PROMPT + count; i++) {
-        int32_t token = i < PROMPT ? prompt[i] : out[i - PROMPT];
-        printf(i == 0 ? "---- sample\n" : i == PROMPT ? "|" : "");
+    int32_t prompt[PROMPT], *out;
+    TRY(gt_comm_agree(a->world, gt_tokens_read(from, known - given, given, prompt)));
+    out = calloc((size_t)count + 1, sizeof *out); /* NULL: generation says so, on all ranks */
+    gt_status st = gt_trainer_generate(a->trainer, prompt, given, count,
+                                       a->config.train.temperature, a->config.seed, out);
+    for (int64_t i = 0; a->rank == 0 && st == GT_OK && i < given + count; i++) {
+        int32_t token = i < given ? prompt[i] : out[i - given];
+        printf(i == 0 ? "---- sample\n" : i == given ? "|" : "");
         printf(text ? "%c" : "%d ",
                text && token != '\n' && (token < ' ' || token > '~') ? '?' : token);
     }

@@ -67,6 +67,10 @@ def good_runs(folder, config):
     again = run(["--config", str(folder / "alone" / "config.json"), "--run-dir",
                  str(folder / "again")])
     check("the written configuration runs again", again.returncode == 0, again.stderr)
+    few = folder / "few"
+    few.write_bytes(b"0123456789")
+    result = run(["--config", config, "--data", str(few), "--set", "model.seq=4"])
+    check("a text shorter than a prompt is enough", result.returncode == 0, result.stderr)
     check("and gives the same losses", losses(folder / "again")[0] == results["alone"])
 
 
