@@ -36,14 +36,15 @@ GT_API gt_status gt_trainer_evaluate(gt_trainer *trainer, const gt_batch *batch,
 /* Continues `prompt` by `count` tokens (sampled at `temperature`, 0 = greedy). Collective; out
  * (count tokens) is the same on every rank. */
 GT_API gt_status gt_trainer_generate(gt_trainer *trainer, const int32_t *prompt, int64_t length,
-                                     int64_t count, float temperature, uint64_t seed,
-                                     int32_t *out);
+                                     int64_t count, float temperature, uint64_t seed, int32_t *out);
 GT_API const gt_mesh *gt_trainer_mesh(const gt_trainer *trainer);
 /* Number of parameters of the whole model, each tied one once. */
 GT_API int64_t gt_trainer_parameters(const gt_trainer *trainer);
-/* Model FLOP of one step of the whole world: forward + backward (3 x forward), without recomputation. */
+/* Model FLOP of one step of the whole world: forward + backward (3 x forward), without
+ * recomputation. */
 GT_API double gt_trainer_step_flops(const gt_trainer *trainer);
-/* Whole tensors in f32 by full name, on every rank; collective. numel 0 asks only for the shape. */
+/* Whole tensors in f32 by full name, on every rank; collective. numel must be the parameter's (see
+ * gt_trainer_param_name). */
 GT_API gt_status gt_trainer_read_param(gt_trainer *trainer, const char *name, float *host,
                                        int64_t numel);
 GT_API gt_status gt_trainer_load_param(gt_trainer *trainer, const char *name, const float *host,

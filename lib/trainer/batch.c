@@ -80,6 +80,11 @@ static gt_status check_batch(const gt_trainer *t, const gt_batch *batch)
         return GT_FAIL(GT_ERR_SHAPE, "samples of %lld tokens, the model's are %lld",
                        (long long)batch->seq, (long long)l->seq);
     }
+    if (batch->first_sample < 0 || batch->first_sample > INT64_MAX / l->seq - t->samples) {
+        return GT_FAIL(GT_ERR_ARGUMENT,
+                       "the batch's first sample is number %lld, wanted 0 to 2^63 / seq",
+                       (long long)batch->first_sample);
+    }
     return GT_OK;
 }
 

@@ -3,11 +3,13 @@
  * agreement, so that a rank that fails alone makes all ranks return its sentence. */
 #include "trainer/engine.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/tensor.h"
 #include "parallel/param_layout.h"
 
 static gt_status check_config(const gt_config *c)
@@ -22,6 +24,16 @@ static gt_status check_config(const gt_config *c)
     if (c->model.seq < 1) {
         return GT_FAIL(GT_ERR_CONFIG, "model.seq is %lld, wanted at least 1",
                        (long long)c->model.seq);
+    }
+    if (c->grad_accum > INT_MAX) {
+        return GT_FAIL(GT_ERR_CONFIG, "%lld microbatches per step, wanted at most %d",
+                       (long long)c->grad_accum, INT_MAX);
+    }
+    int64_t tokens;
+    if (__builtin_mul_overflow(c->train_batch, c->model.seq, &tokens) || tokens > GTI_NUMEL_MAX) {
+        return GT_FAIL(GT_ERR_CONFIG,
+                       "train_batch_size %lld x model.seq %lld: wanted at most 2^52 tokens a step",
+                       (long long)c->train_batch, (long long)c->model.seq);
     }
     if (c->mesh.cp > 1 && c->model.seq % (2 * c->mesh.cp) != 0) {
         return GT_FAIL(GT_ERR_CONFIG,
@@ -162,10 +174,18 @@ static gt_status plan_alone(gt_trainer *t)
     return gti_trainer_plan(t);
 }
 
+/* Before anything is done per block or parameter with others. */
+static gt_status same_model(gt_trainer *t)
+{
+    const uint64_t model[] = {(uint64_t)t->block_count, (uint64_t)t->param_count,
+                              (uint64_t)t->parameters, gti_trainer_model_hash(t)};
+    return gt_comm_check_equal(t->world, "the model (its blocks and their parameters)", model,
+                               sizeof(model));
+}
+
 static gt_status place_alone(gt_trainer *t)
 {
     GT_TRY(gti_trainer_place(t));
-    GT_TRY(make_zero(t));
     return gt_loss_scaler_init(&t->scaler, &t->config.scaler);
 }
 
@@ -230,8 +250,10 @@ static gt_status build(gt_trainer *t)
     GT_TRY(same_config(t));
     GT_TRY(gt_comm_agree(t->world, make_mesh(t)));
     GT_TRY(gt_comm_agree(t->world, plan_alone(t)));
+    GT_TRY(same_model(t));
     GT_TRY(gt_comm_agree(t->world, gti_trainer_share_costs(t)));
     GT_TRY(gt_comm_agree(t->world, place_alone(t)));
+    GT_TRY(gt_comm_agree(t->world, make_zero(t)));
     GT_TRY(gt_comm_agree(t->world, make_share(t)));
     GT_TRY(gt_comm_agree(t->world, gt_zero_allocate(t->zero)));
     GT_TRY(gt_comm_agree(t->world, gti_trainer_init_values(t)));
@@ -243,13 +265,20 @@ static gt_status build(gt_trainer *t)
 gt_status gt_trainer_create(gt_trainer **out, gt_context *ctx, gt_comm *world, gt_model *model,
                             const gt_config *config)
 {
-    if (out == NULL || ctx == NULL || world == NULL || model == NULL || config == NULL) {
-        return GT_FAIL(GT_ERR_ARGUMENT,
-                       "gt_trainer_create needs out, ctx, world, model and config");
-    }
-    gt_trainer *t = calloc(1, sizeof(*t));
+    bool given = out && ctx && world && model && config;
+    gt_trainer *t = given ? calloc(1, sizeof(*t)) : NULL;
     if (t == NULL) {
-        return GT_FAIL(GT_ERR_MEMORY, "no host memory for a trainer");
+        gt_status st =
+            given
+                ? GT_FAIL(GT_ERR_MEMORY, "no host memory for a trainer")
+                : GT_FAIL(GT_ERR_ARGUMENT,
+                          "gt_trainer_create needs out, ctx, world, model and config, got %s NULL",
+                          !out     ? "out"
+                          : !ctx   ? "ctx"
+                          : !world ? "world"
+                          : !model ? "model"
+                                   : "config");
+        return world ? gt_comm_agree(world, st) : st; /* the others are in check_config's */
     }
     t->ctx = ctx;
     t->world = world;

@@ -5,7 +5,8 @@
  *
  *   create.c          order of construction and destruction
  *   placement.c       the schedule, and the model cut over its stages
- *   trainer_params.c  parameters -> units, values
+ *   trainer_params.c  parameters -> units
+ *   param_values.c    their initial values; whole tensors in and out
  *   trainer_memory.c  slots, scratch, constants
  *   stage.c           running blocks forward, backward
  *   batch.c           tokens and rows on the device
@@ -66,8 +67,9 @@ struct chunk {
 
 struct engine_unit {
     int unit;         /* in gt_zero                                            */
-    int reduce_after; /* model block after whose backward its gradient is whole */
-    int done;         /* microbatches of this step so far                      */
+    int reduce_after; /* model block after whose backward a microbatch's gradient is given away */
+    int uses;         /* blocks of this rank that add to it                     */
+    int done;         /* times they did in this step so far                     */
 };
 
 struct gt_trainer {
@@ -121,6 +123,12 @@ struct gt_trainer {
 /* trainer_params.c */
 gt_status gti_trainer_declare(gt_trainer *t);
 gt_status gti_trainer_make_units(gt_trainer *t);
+/* Its index in params, -1: none of that name. */
+int gti_trainer_find_param(const gt_trainer *t, const char *name);
+/* Of everything that blocks declare: the same on all ranks, or they do not train one model. */
+uint64_t gti_trainer_model_hash(const gt_trainer *t);
+
+/* param_values.c */
 gt_status gti_trainer_init_values(gt_trainer *t);
 
 /* placement.c */
@@ -141,6 +149,7 @@ gt_status gti_stage_forward(void *user, int microbatch, int chunk, const gt_tens
 gt_status gti_stage_backward(void *user, int microbatch, int chunk, const gt_tensor *in,
                              const gt_tensor *dout, gt_tensor *din, unsigned parts);
 void gti_stage_reset(gt_trainer *t);
+bool gti_block_uses_unit(const struct engine_block *b, int unit);
 
 /* batch.c */
 gt_status gti_batch_allocate(gt_trainer *t);

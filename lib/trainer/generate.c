@@ -8,6 +8,7 @@
 
 #include "core/fail.h"
 #include "core/philox.h"
+#include "core/tensor.h"
 
 /* Inverse transform sampling from softmax(logits / temperature); greedy at 0. u in (0, 1). */
 static int32_t sample(const float *logits, int64_t vocab, float temperature, double u)
@@ -116,10 +117,18 @@ static gt_status check_prompt(const gt_trainer *t, const int32_t *prompt, int64_
     if (t->broken) {
         return GT_FAIL(GT_ERR_STATE, "the trainer failed before and cannot go on");
     }
-    if (prompt == NULL || length < 1 || count < 0 || out == NULL) {
+    if (prompt == NULL || length < 1) {
         return GT_FAIL(GT_ERR_ARGUMENT,
                        "generation needs a prompt of at least one token, it has %lld",
-                       (long long)length);
+                       prompt ? (long long)length : 0LL);
+    }
+    if (count < 0 || length > GTI_NUMEL_MAX || count > GTI_NUMEL_MAX) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "generation of %lld tokens after %lld, wanted 0 to 2^52",
+                       (long long)count, (long long)length);
+    }
+    if (out == NULL) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "generation has no room (NULL) for its %lld tokens",
+                       (long long)count);
     }
     for (int64_t i = 0; i < length; i++) {
         if (prompt[i] < 0 || prompt[i] >= t->config.model.vocab) {
@@ -133,7 +142,13 @@ static gt_status check_prompt(const gt_trainer *t, const int32_t *prompt, int64_
 gt_status gt_trainer_generate(gt_trainer *t, const int32_t *prompt, int64_t length, int64_t count,
                               float temperature, uint64_t seed, int32_t *out)
 {
+    if (t == NULL) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "the trainer is NULL");
+    }
     GT_TRY(gt_comm_agree(t->world, check_prompt(t, prompt, length, count, out)));
+    const double request[] = {(double)count, (double)temperature, (double)seed};
+    GT_TRY(gt_comm_check_equal(t->world, "what is to be generated", request, sizeof(request)));
+    GT_TRY(gt_comm_check_equal(t->world, "the prompt", prompt, (size_t)length * sizeof(*prompt)));
     int32_t *text = malloc((size_t)(length + count) * sizeof(int32_t));
     GT_TRY(gt_comm_agree(t->world, text ? GT_OK
                                         : GT_FAIL(GT_ERR_MEMORY, "no host memory for %lld tokens",

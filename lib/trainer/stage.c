@@ -115,12 +115,13 @@ static void no_gradients(struct engine_block *b)
 }
 
 /* Key/value heads that several tensor-parallel ranks hold: their gradients are summed over them. */
-static gt_status sum_shared_heads(gt_trainer *t, struct engine_block *b)
+static gt_status sum_shared_heads(gt_trainer *t, struct engine_block *b, int unit)
 {
     int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
     for (int i = 0; t->share != NULL && i < b->declared.count; i++) {
         const gt_param *decl = &b->declared.params[i];
-        if (!gti_param_has_replicas(decl, tp) || b->grads[i].data == NULL) {
+        if (t->params[b->param[i]].unit != unit || !gti_param_has_replicas(decl, tp) ||
+            b->grads[i].data == NULL) {
             continue;
         }
         gti_param_piece pieces[GT_MAX_SECTIONS];
@@ -138,20 +139,34 @@ static gt_status sum_shared_heads(gt_trainer *t, struct engine_block *b)
     return GT_OK;
 }
 
-/* Starts the reduction of every unit whose gradient this block has just completed. */
+bool gti_block_uses_unit(const struct engine_block *b, int unit)
+{
+    for (int i = 0; i < b->unit_count; i++) {
+        if (b->units[i] == unit) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Starts the reduction of every unit whose gradient this block has just completed. Schedules may
+ * put the weight gradients of another block that uses the unit after this one's: the last of all
+ * ends the step. */
 static gt_status reduce(gt_trainer *t, struct engine_block *b)
 {
     int microbatches = gt_schedule_microbatches(t->schedule);
+    /* Gradients are given away each time; alone in its group a rank keeps them to the last. */
+    bool each = t->config.zero.stage >= 2 && gt_mesh_size(t->mesh, GT_AXIS_SHARD) > 1;
     for (int i = t->unit_count - 1; i >= 0; i--) {
         struct engine_unit *u = &t->units[i];
-        if (u->reduce_after != b->index) {
+        if (!gti_block_uses_unit(b, u->unit)) {
             continue;
         }
-        u->done++;
-        bool last = u->done == microbatches;
-        if (t->config.zero.stage >= 2 || last) {
-            GT_TRY(sum_shared_heads(t, b));
+        bool last = ++u->done == microbatches * u->uses;
+        if (!last && (!each || u->reduce_after != b->index)) {
+            continue;
         }
+        GT_TRY(sum_shared_heads(t, b, u->unit));
         GT_TRY(gt_zero_reduce(t->zero, u->unit, last));
     }
     return GT_OK;

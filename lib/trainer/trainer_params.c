@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Parameters: declared by blocks, gathered into ZeRO units, initialised, read and loaded whole. */
+ * Parameters: declared by blocks, gathered into ZeRO units. */
 #include "trainer/engine.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "core/fail.h"
 #include "parallel/param_layout.h"
 
-static int find_param(const gt_trainer *t, const char *name)
+int gti_trainer_find_param(const gt_trainer *t, const char *name)
 {
     for (int i = 0; i < t->param_count; i++) {
         if (strcmp(t->params[i].name, name) == 0) {
@@ -24,7 +25,7 @@ static int find_param(const gt_trainer *t, const char *name)
 static gt_status resolve_tie(gt_trainer *t, const struct engine_block *b, const gt_param *decl,
                              int *out)
 {
-    int owner = find_param(t, decl->tied_to);
+    int owner = gti_trainer_find_param(t, decl->tied_to);
     if (owner < 0) {
         return GT_FAIL(GT_ERR_ARGUMENT, "%s.%s is tied to %s, which no earlier block declares",
                        b->block->name, decl->name, decl->tied_to);
@@ -60,7 +61,7 @@ static gt_status add_params(gt_trainer *t, struct engine_block *b)
         struct model_param *p = &t->params[t->param_count];
         *p = (struct model_param){.decl = *decl, .block = b->index, .unit = -1, .tensor = -1};
         snprintf(p->name, sizeof(p->name), "%s.%s", b->block->name, decl->name);
-        if (find_param(t, p->name) >= 0) {
+        if (gti_trainer_find_param(t, p->name) >= 0) {
             return GT_FAIL(GT_ERR_ARGUMENT, "two parameters are named %s", p->name);
         }
         t->parameters += gti_param_numel(decl);
@@ -94,6 +95,41 @@ gt_status gti_trainer_declare(gt_trainer *t)
         GT_TRY(add_params(t, b));
     }
     return GT_OK;
+}
+
+static uint64_t mix(uint64_t h, const void *bytes, size_t size)
+{
+    return size ? XXH3_64bits_withSeed(bytes, size, h) : h;
+}
+
+static uint64_t mix_text(uint64_t h, const char *text)
+{
+    return mix(h, text ? text : "", text ? strlen(text) + 1 : 1);
+}
+
+static uint64_t mix_param(uint64_t h, const gt_param *p)
+{
+    const int64_t numbers[] = {p->ndim,     p->tp_axis,          p->tp_unit,
+                               p->sections, p->tp_share,         p->no_decay,
+                               p->frozen,   p->sequence_partial, p->init};
+    const float values[] = {p->mean, p->std};
+    h = mix_text(mix_text(h, p->name), p->tied_to);
+    h = mix(h, p->shape, (size_t)p->ndim * sizeof(p->shape[0]));
+    h = mix(h, p->section, p->sections > 1 ? (size_t)p->sections * sizeof(p->section[0]) : 0);
+    return mix(mix(h, numbers, sizeof(numbers)), values, sizeof(values));
+}
+
+uint64_t gti_trainer_model_hash(const gt_trainer *t)
+{
+    uint64_t h = 0;
+    for (int i = 0; i < t->block_count; i++) {
+        const struct engine_block *b = &t->blocks[i];
+        h = mix_text(mix_text(h, b->block->ops->type), b->block->name);
+        for (int k = 0; k < b->declared.count; k++) {
+            h = mix_param(h, &b->declared.params[k]);
+        }
+    }
+    return h;
 }
 
 /* ---- units ------------------------------------------------------------------------------------
@@ -170,9 +206,6 @@ static gt_status add_unit(gt_trainer *t, const char *name, const int *params, in
  */
 static gt_status add_shared_unit(gt_trainer *t, int param)
 {
-    if (t->params[param].unit >= 0) {
-        return GT_OK;
-    }
     struct model_param *p = &t->params[param];
     int first = -1;
     bool elsewhere = false;
@@ -183,6 +216,9 @@ static gt_status add_shared_unit(gt_trainer *t, int param)
                 first = first < 0 && t->blocks[i].local ? i : first;
             }
         }
+    }
+    if (first < 0) {
+        return GT_OK;
     }
     gt_comm *tie = elsewhere ? gt_mesh_comm(t->mesh, GT_AXIS_EMBED) : NULL;
     if (elsewhere && gt_comm_size(tie) != 2) {
@@ -202,14 +238,12 @@ static gt_status add_block_units(gt_trainer *t, struct engine_block *b)
     }
     int count = 0;
     gt_status st = GT_OK;
-    for (int i = 0; i < b->declared.count && st == GT_OK; i++) {
-        if (t->params[b->param[i]].shared) {
-            st = add_shared_unit(t, b->param[i]);
-        } else {
+    for (int i = 0; i < b->declared.count; i++) {
+        if (!t->params[b->param[i]].shared) {
             own[count++] = b->param[i];
         }
     }
-    if (st == GT_OK && count > 0) {
+    if (count > 0) {
         st = add_unit(t, b->block->name, own, count, false, NULL, b->index);
     }
     free(own);
@@ -232,11 +266,20 @@ static gt_status list_units(gt_trainer *t, struct engine_block *b)
             b->units[b->unit_count++] = unit;
         }
     }
+    for (int i = 0; i < t->unit_count; i++) {
+        t->units[i].uses += gti_block_uses_unit(b, t->units[i].unit);
+    }
     return GT_OK;
 }
 
+/* Shared ones first, in model order, which is the same on the stages that sum their gradients. */
 gt_status gti_trainer_make_units(gt_trainer *t)
 {
+    for (int i = 0; i < t->param_count; i++) {
+        if (t->params[i].shared) {
+            GT_TRY(add_shared_unit(t, i));
+        }
+    }
     for (int i = 0; i < t->block_count; i++) {
         if (t->blocks[i].local) {
             GT_TRY(add_block_units(t, &t->blocks[i]));
@@ -244,146 +287,6 @@ gt_status gti_trainer_make_units(gt_trainer *t)
         }
     }
     return GT_OK;
-}
-
-/* ---- values -----------------------------------------------------------------------------------
- */
-
-/* The Philox stream of a parameter depends on its name alone, so on no layout. */
-static uint64_t name_hash(const char *name)
-{
-    uint64_t h = 1469598103934665603u;
-    for (; *name; name++) {
-        h = (h ^ (uint64_t)(unsigned char)*name) * 1099511628211u;
-    }
-    return h;
-}
-
-static gt_status init_param(gt_trainer *t, const struct model_param *p)
-{
-    int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
-    gti_param_piece pieces[GT_MAX_SECTIONS];
-    int count = gti_param_pieces(&p->decl, tp, rank, pieces);
-    int64_t inner = gti_param_inner(&p->decl), outer = gti_param_outer(&p->decl);
-    for (int i = 0; i < count; i++) {
-        gt_init_params init = GT_INIT_PARAMS_INIT;
-        init.kind = p->decl.init;
-        init.mean = p->decl.mean;
-        init.std = p->decl.std;
-        init.seed = gt_context_seed(t->ctx);
-        init.stream_id = name_hash(p->name);
-        if (p->decl.tp_axis != GT_REPLICATED && pieces[i].count > 0) {
-            init.axis_local = pieces[i].count;
-            init.inner = inner;
-            init.axis_global = p->decl.shape[p->decl.tp_axis];
-            init.axis_first = pieces[i].global_first;
-        }
-        bool whole = p->decl.tp_axis == GT_REPLICATED;
-        int64_t first = whole ? 0 : pieces[i].local_first * inner;
-        int64_t n = whole ? gti_param_numel(&p->decl) : outer * pieces[i].count * inner;
-        GT_TRY(gt_zero_init_param(t->zero, p->unit, p->tensor, first, n, &init));
-    }
-    return GT_OK;
-}
-
-gt_status gti_trainer_init_values(gt_trainer *t)
-{
-    for (int i = 0; i < t->param_count; i++) {
-        if (t->params[i].unit >= 0) {
-            GT_TRY(init_param(t, &t->params[i]));
-        }
-    }
-    return gt_zero_publish(t->zero);
-}
-
-/* Copies between the local tensor and its places in the whole one. */
-static void copy_pieces(const gt_trainer *t, const struct model_param *p, float *local,
-                        float *whole, bool to_whole)
-{
-    int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
-    gti_param_piece pieces[GT_MAX_SECTIONS];
-    int count = gti_param_pieces(&p->decl, tp, rank, pieces);
-    int64_t inner = gti_param_inner(&p->decl), outer = gti_param_outer(&p->decl);
-    bool replicated = p->decl.tp_axis == GT_REPLICATED;
-    int64_t numel = gti_param_numel(&p->decl);
-    int64_t global_axis = replicated ? 1 : p->decl.shape[p->decl.tp_axis];
-    int64_t local_numel = gti_param_local_numel(&p->decl, tp, rank);
-    int64_t local_axis = replicated || outer * inner == 0 ? 1 : local_numel / (outer * inner);
-    for (int i = 0; i < count; i++) {
-        if (to_whole && pieces[i].replica > 0) {
-            continue;
-        }
-        for (int64_t o = 0; o < (replicated ? 1 : outer); o++) {
-            float *l = local + (replicated ? 0 : (o * local_axis + pieces[i].local_first) * inner);
-            float *w =
-                whole + (replicated ? 0 : (o * global_axis + pieces[i].global_first) * inner);
-            size_t n = (size_t)(replicated ? numel : pieces[i].count * inner);
-            memcpy(to_whole ? w : l, to_whole ? l : w, n * sizeof(float));
-        }
-    }
-}
-
-static gt_status find_sized(const gt_trainer *t, const char *name, int64_t numel,
-                            const struct model_param **out)
-{
-    int i = name == NULL ? -1 : find_param(t, name);
-    if (i < 0) {
-        return GT_FAIL(GT_ERR_ARGUMENT, "the model has no parameter named %s",
-                       name ? name : "(null)");
-    }
-    *out = &t->params[i];
-    if (numel != gti_param_numel(&t->params[i].decl)) {
-        return GT_FAIL(GT_ERR_SHAPE, "parameter %s has %lld elements, the buffer %lld", name,
-                       (long long)gti_param_numel(&t->params[i].decl), (long long)numel);
-    }
-    return GT_OK;
-}
-
-static float *local_copy(const gt_trainer *t, const struct model_param *p)
-{
-    int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
-    return calloc((size_t)gti_param_local_numel(&p->decl, tp, rank) + 1, sizeof(float));
-}
-
-gt_status gt_trainer_read_param(gt_trainer *t, const char *name, float *host, int64_t numel)
-{
-    const struct model_param *p;
-    GT_TRY(find_sized(t, name, numel, &p));
-    memset(host, 0, (size_t)numel * sizeof(float));
-    if (p->unit >= 0) {
-        float *local = local_copy(t, p);
-        if (local == NULL) {
-            return GT_FAIL(GT_ERR_MEMORY, "no host memory to read %s", name);
-        }
-        gt_status st = gt_zero_read_param(t->zero, p->unit, p->tensor, local);
-        /* One rank of each shard group, on the owner's stage, gives its piece to the sum. */
-        if (st == GT_OK && t->blocks[p->block].local &&
-            gt_mesh_index(t->mesh, GT_AXIS_SHARD) == 0) {
-            copy_pieces(t, p, local, host, true);
-        }
-        free(local);
-        GT_TRY(st);
-    }
-    gt_tensor whole = gt_tensor_1d(host, GT_F32, numel);
-    return numel == 0 ? GT_OK : gt_all_reduce(t->world, &whole, GT_SUM, NULL, NULL);
-}
-
-gt_status gt_trainer_load_param(gt_trainer *t, const char *name, const float *host, int64_t numel)
-{
-    const struct model_param *p;
-    GT_TRY(find_sized(t, name, numel, &p));
-    if (p->unit < 0) {
-        return GT_OK;
-    }
-    float *local = local_copy(t, p);
-    if (local == NULL) {
-        return GT_FAIL(GT_ERR_MEMORY, "no host memory to load %s", name);
-    }
-    copy_pieces(t, p, local, (float *)host, false);
-    gt_status st = gt_zero_load_param(t->zero, p->unit, p->tensor, local);
-    free(local);
-    GT_TRY(st);
-    return gt_zero_publish(t->zero);
 }
 
 const char *gt_trainer_param_name(const gt_trainer *t, int i, int *ndim, int64_t shape[4])

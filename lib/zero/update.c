@@ -247,6 +247,7 @@ static gt_status round_unit(gt_zero *zero, struct zero_unit *u)
         return GT_OK;
     }
     gt_tensor states[GTI_MAX_STATES];
+    GT_TRY(gt_work_wait(&u->gather_work, NULL)); /* the last publication reads what is written */
     GT_TRY(gti_zero_offload_begin(zero, u, states));
     if (states[0].dtype == GT_F32) {
         GT_TRY(gt_cast(zero->ctx, &u->own, &states[0], NULL));

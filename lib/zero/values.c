@@ -74,6 +74,7 @@ gt_status gt_zero_load_param(gt_zero *zero, int unit, int tensor, const float *h
     }
     gt_tensor states[GTI_MAX_STATES];
     struct master_piece m;
+    GT_TRY(gt_work_wait(&u->gather_work, NULL)); /* the last publication reads what is written */
     GT_TRY(gti_zero_offload_begin(zero, u, states));
     GT_TRY(open_master(zero, u, states, p, &m));
     gt_status st = gt_copy_from_host(zero->ctx, &m.f32, host + p.in_tensor, NULL);

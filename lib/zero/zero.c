@@ -38,6 +38,12 @@ static gt_status check_params(const gt_zero_params *p)
         return GT_FAIL(GT_ERR_DTYPE, "master_remainder needs bf16 parameters, they are %s",
                        gt_dtype_name(p->dtype));
     }
+    if (p->optimizer.master_remainder && p->optimizer.type != GT_ADAMW &&
+        p->optimizer.type != GT_ADAM) {
+        return GT_FAIL(GT_ERR_UNSUPPORTED,
+                       "master_remainder works with Adam and AdamW, the other optimizers keep an "
+                       "f32 master");
+    }
     return GT_OK;
 }
 
@@ -69,13 +75,20 @@ static gt_status make_nodes(gt_zero *z, gt_comm *comm)
 gt_status gt_zero_create(gt_zero **out, gt_context *ctx, gt_comm *comm,
                          const gt_zero_params *params)
 {
-    if (out == NULL || ctx == NULL || comm == NULL || params == NULL) {
-        return GT_FAIL(GT_ERR_ARGUMENT, "gt_zero_create needs out, ctx, comm and params");
+    if (comm == NULL) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "gt_zero_create: comm is NULL");
     }
-    GT_TRY(check_params(params));
-    gt_zero *z = calloc(1, sizeof(*z));
-    if (z == NULL) {
-        return GT_FAIL(GT_ERR_MEMORY, "no host memory for a gt_zero");
+    gt_status st = out && ctx && params
+                       ? check_params(params)
+                       : GT_FAIL(GT_ERR_ARGUMENT, "gt_zero_create needs out, ctx and params");
+    gt_zero *z = st == GT_OK ? calloc(1, sizeof(*z)) : NULL;
+    if (st == GT_OK && z == NULL) {
+        st = GT_FAIL(GT_ERR_MEMORY, "no host memory for a gt_zero");
+    }
+    st = gt_comm_agree(comm, st); /* the others are about to split comm */
+    if (st != GT_OK) {
+        free(z);
+        return st;
     }
     z->ctx = ctx;
     z->comm = z->node = comm;
@@ -87,7 +100,7 @@ gt_status gt_zero_create(gt_zero **out, gt_context *ctx, gt_comm *comm,
     if (params->offload_path != NULL) {
         snprintf(z->offload_path, sizeof(z->offload_path), "%s", params->offload_path);
     }
-    gt_status st = make_nodes(z, comm);
+    st = make_nodes(z, comm);
     if (st != GT_OK) {
         gt_zero_destroy(&z);
         return st;
@@ -157,8 +170,8 @@ gt_status gt_zero_add_unit(gt_zero *zero, const char *name, int count,
     }
     for (int i = 0; i < count; i++) {
         if (tensors[i].numel < 0) {
-            return GT_FAIL(GT_ERR_SHAPE, "%s.%s has %lld elements", name, tensors[i].name,
-                           (long long)tensors[i].numel);
+            return GT_FAIL(GT_ERR_SHAPE, "tensor %s of unit %s has %lld elements, wanted 0 or more",
+                           tensors[i].name, name, (long long)tensors[i].numel);
         }
     }
     struct zero_unit *u;

@@ -105,6 +105,7 @@ static const layout llama_rows[] = {
     {.llama = true, .tp = 2, .micro = 3},
     {.llama = true, .tp = 4, .micro = 3},
     {.llama = true, .tp = 4, .micro = 3, .sequence_parallel = true},
+    {.llama = true, .tp = 4, .zero = 2, .micro = 2},
     {.llama = true, .tp = 2, .dp = 2, .zero = 2, .micro = 3, .sequence_parallel = true},
     {.llama = true, .tp = 4, .dp = 2, .zero = 3, .micro = 2, .recompute = true},
     {.llama = true, .pp = 2, .tp = 2, .micro = 2},

@@ -89,6 +89,18 @@ static void bad_batch(gt_comm *world, gt_context *ctx, void *user)
     (void)user;
 }
 
+static void bad_sample_number(gt_comm *world, gt_context *ctx, void *user)
+{
+    struct bench b;
+    const layout l = {.micro = 3};
+    TH_OK(open_bench(&b, world, ctx, &l));
+    load_batch(&b, 0);
+    b.batch.first_sample = -1;
+    TH_FAILS(gt_trainer_step(b.trainer, &b.batch, NULL), GT_ERR_ARGUMENT, "is number -1");
+    close_bench(&b);
+    (void)user;
+}
+
 /* All targets ignored: loss 0, no step, nothing NaN; the next real batch trains as if it were the
  * first. */
 static void no_tokens(gt_comm *world, gt_context *ctx, void *user)
@@ -377,6 +389,7 @@ struct row {
 static const struct row rows[] = {
     {"a target outside the vocabulary", bad_target, 2, 3},
     {"a batch of another length", bad_batch, 1, 1},
+    {"a batch before the first", bad_sample_number, 1, 1},
     {"all targets ignored", no_tokens, 1, 3},
     {"a short last batch", short_batch, 1, 3},
     {"overflow of the loss scale", overflow, 1, 2},

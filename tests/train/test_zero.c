@@ -325,7 +325,14 @@ static void bad_calls(gt_comm *world, gt_context *ctx, void *user)
     TH_FAILS(gt_zero_create(&z, ctx, world, &p), GT_ERR_ARGUMENT, "stage 4");
     p = params_of(1, GT_I32);
     TH_FAILS(gt_zero_create(&z, ctx, world, &p), GT_ERR_DTYPE, "i32");
+    p = params_of(1, GT_BF16);
+    p.optimizer.master_remainder = true;
+    p.optimizer.type = GT_LION;
+    TH_FAILS(gt_zero_create(&z, ctx, world, &p), GT_ERR_UNSUPPORTED, "Adam and AdamW");
+    bool guilty = gt_comm_rank(world) == gt_comm_size(world) - 1;
     p = params_of(3, GT_F32);
+    TH_FAILS(gt_zero_create(&z, ctx, world, guilty ? NULL : &p),
+             guilty ? GT_ERR_ARGUMENT : GT_ERR_PEER, "needs out, ctx and params");
     z = make(world, ctx, &p);
     gt_tensor t;
     TH_FAILS(gt_zero_gather(z, 7), GT_ERR_ARGUMENT, "unit 7");
