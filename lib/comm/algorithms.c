@@ -102,8 +102,8 @@ static void start_exchange(gt_comm *c, const gt_work *work, bool same)
         const unsigned char *in = work->in + stride * (size_t)p;
         unsigned char *out = work->out + bytes * (size_t)p;
         if (p != c->rank) {
-            set_first(c, true, p, in, bytes, GTI_CHUNK_MAX);
-            set_first(c, false, p, out, bytes, GTI_CHUNK_MAX);
+            set_first(c, true, p, in, bytes, GTI_DIRECT_CHUNK);
+            set_first(c, false, p, out, bytes, GTI_DIRECT_CHUNK);
         } else if (in != out && bytes > 0) {
             memcpy(out, in, bytes);
         }
@@ -143,11 +143,11 @@ static void start_broadcast(gt_comm *c, const gt_work *work)
     if (c->size > 2 && bytes >= RELAY_MIN) {
         start_relay(c, work, bytes);
     } else if (c->rank != root) {
-        set_first(c, false, root, work->out, bytes, GTI_CHUNK_MAX);
+        set_first(c, false, root, work->out, bytes, GTI_DIRECT_CHUNK);
     } else {
         for (int p = 0; p < c->size; p++) {
             if (p != root) {
-                set_first(c, true, p, work->out, bytes, GTI_CHUNK_MAX);
+                set_first(c, true, p, work->out, bytes, GTI_DIRECT_CHUNK);
             }
         }
     }

@@ -33,7 +33,7 @@ static gt_status begin(gti_world *w, gt_work *work)
     int key = gti_key(GTI_CHANNEL_P2P, work->comm->id, work->header.tag);
     size_t bytes = (size_t)work->header.count * gt_dtype_size((gt_dtype)work->header.dtype);
     gti_flow_set(&work->flow, send, work->peer, key, send ? work->in : work->out, bytes,
-                 GTI_CHUNK_MAX);
+                 GTI_DIRECT_CHUNK);
     work->header_request = (gti_request){.buffer = send ? &work->header : &work->peer_header,
                                          .bytes = sizeof(gti_header),
                                          .peer = work->peer,

@@ -114,7 +114,8 @@ typedef struct gti_plan {
 } gti_plan;
 
 #define GTI_LEDGER_SIZE 64
-#define GTI_CHUNK_MAX ((size_t)256 << 10)
+#define GTI_CHUNK_MAX ((size_t)256 << 10)  /* of what is reduced: stays in the cache */
+#define GTI_DIRECT_CHUNK ((size_t)1 << 20) /* of what is only moved */
 
 struct gt_comm {
     gt_comm *next; /* in the world */
