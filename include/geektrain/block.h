@@ -2,20 +2,22 @@
  *
  * Blocks: the unit of pipeline placement, of ZeRO gather/release and of activation recomputation.
  *
- * A model is an array of blocks; each takes the activation of the one before to the next. A block is
- * a table of functions and whatever state its author needs; the built-in ones (model.h) and yours
- * are made of the same table. What a block must do:
+ * A model is an array of blocks; each takes the activation of the one before to the next. A block
+ * is a table of functions and whatever state its author needs; the built-in ones (model.h) and
+ * yours are made of the same table. What a block must do:
  *
  *   declare   name its parameters with *global* shapes; say which axis tensor parallelism cuts
- *   plan      say, for a given input shape, its output shape, which tensors it saves for the backward
- *             pass, and what scratch it needs. Called before any memory exists, with no data: the
- *             engine allocates exactly that, once, and steps allocate nothing
+ *   plan      say, for a given input shape, its output shape, which tensors it saves for the
+ *             backward pass, and what scratch it needs. Called before any memory exists, with no
+ *             data: the engine allocates exactly that, once, and steps allocate nothing
  *   forward   out = f(in), filling the saved tensors
  *   backward  din from dout, and gradients *added* to the gradient tensors
  *
- * The engine calls them with every parameter gathered, wherever ZeRO keeps it, in any order that the
- * pipeline schedule asks for; `saved` belongs to one microbatch. Blocks only enqueue operations:
- * they never look into tensors on the host.
+ * The engine calls them with every parameter gathered, wherever ZeRO keeps it, in any order that
+ * the pipeline schedule asks for; `saved` belongs to one microbatch. Blocks only enqueue
+ * operations: they never look into tensors on the host. An error that a block returns
+ * (gt_set_error() for its own) is every rank's. Guide: docs/blocks.md; a program:
+ * examples/custom_block.c.
  */
 #ifndef GEEKTRAIN_BLOCK_H
 #define GEEKTRAIN_BLOCK_H
@@ -37,36 +39,41 @@ typedef struct gt_param_list gt_param_list;
 typedef struct gt_plan gt_plan;
 typedef struct gt_saved gt_saved;
 
-/* ---- parameters ------------------------------------------------------------------------------- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 typedef struct gt_param {
-    const char *name;  /* within the block: "attn.qkv.weight"; the engine prefixes the block's name  */
-    int ndim;
-    int64_t shape[4];  /* global                                                                    */
-    int tp_axis;       /* axis cut over the tensor-parallel ranks, or GT_REPLICATED                  */
-    int64_t tp_unit;   /* that axis is cut in whole multiples of it (head size); 0 = 1               */
-    int sections;      /* 0 or 1: the axis is cut as one piece. More: axis 0 is a stack of so many
-                          parts, each cut on its own (q, k and v of a packed qkv; gate and up)       */
-    int64_t section[GT_MAX_SECTIONS]; /* their lengths; they add up to shape[tp_axis]               */
-    bool tp_share;     /* a section with fewer units than ranks (key/value heads) is not cut to
-                          nothing: rank r holds unit r*units/tp; ranks that share a unit are
-                          replicas, whose gradients the engine sums                                 */
+    const char *name; /* within the block: "attn.qkv.weight"; copied; the engine prefixes the
+                         block's name */
+    int ndim; /* 1 to 4                                                                    */
+    int64_t shape[4]; /* global */
+    int tp_axis; /* axis cut over the tensor-parallel ranks, or GT_REPLICATED (0 is an axis)   */
+    int64_t tp_unit; /* that axis is cut in whole multiples of it (head size); 0 = 1 */
+    int sections;    /* 0 or 1: the axis is cut as one piece. More: axis 0 is a stack of so many
+                        parts, each cut on its own (q, k and v of a packed qkv; gate and up)       */
+    int64_t section[GT_MAX_SECTIONS]; /* their lengths; they add up to shape[tp_axis] */
+    bool tp_share; /* a section with fewer units than ranks (key/value heads) is not cut to
+                      nothing: rank r holds unit r*units/tp; ranks that share a unit are
+                      replicas, whose gradients the engine sums                                 */
     gt_init_kind init;
-    float mean, std;   /* initial values: constant mean / normal / uniform                          */
-    bool no_decay;     /* weight decay does not apply. Norms and biases should set it                */
-    bool frozen;       /* no gradient, no update                                                    */
+    float mean, std; /* initial values: constant mean / normal(mean, std) / uniform in [mean - std,
+                        mean + std)                                                               */
+    bool no_decay; /* weight decay does not apply. Norms and biases should set it                */
+    bool frozen;   /* no gradient, no update                                                    */
     bool sequence_partial; /* replicated over tp, but under sequence parallelism each tp rank sees
-                          only its rows: its gradient is summed over tp once (norms, biases)        */
-    const char *tied_to; /* full name of the parameter ("embed.tokens") whose memory this is         */
+                          only its rows: its gradient is summed over tp once (norms, biases) */
+    const char *tied_to;   /* full name of the parameter of an earlier block ("embed.tokens") whose
+                            memory this is: as many elements, the same tp_axis. On several pipeline
+                            stages only if those are the first and the last. Copied   */
 } gt_param;
 #define GT_REPLICATED (-1)
 
-/* Declares a parameter; its index is the number of declarations before it. The engine gives the
- * tensor as step->params[index], cut for this rank: each section of axis tp_axis has
- * gt_split_count(section/unit, tp, tp_rank)*unit elements, beginning at gt_split_first(...)*unit; the
- * local tensor stacks the rank's pieces. */
+/* Declares a parameter (*param is copied); its index is the number of declarations before it.
+ * Errors: GT_ERR_ARGUMENT, GT_ERR_SHAPE (sections that do not add up). The engine gives the tensor
+ * as step->params[index], cut for this rank: each section of axis tp_axis has
+ * gt_split_count(section/unit, tp, tp_rank)*unit elements, beginning at gt_split_first(...)*unit;
+ * the local tensor stacks the rank's pieces. */
 GT_API gt_status gt_param_add(gt_param_list *list, const gt_param *param);
 
-/* ---- planning --------------------------------------------------------------------------------- */
+/* ---- planning -------------------------------------------------------------------------------- */
 typedef struct gt_shape {
     gt_dtype dtype;
     int ndim;
@@ -75,17 +82,17 @@ typedef struct gt_shape {
 
 /* What a block learns when it plans; the same values hold in every call of forward and backward. */
 typedef struct gt_layout {
-    gt_dtype dtype;    /* of activations and parameters                                             */
-    int64_t batch;     /* samples per microbatch                                                    */
-    int64_t seq;       /* tokens per sample, of the whole sequence                                   */
-    int64_t seq_local; /* tokens per sample on this context-parallel rank                            */
+    gt_dtype dtype; /* of activations and parameters                                             */
+    int64_t batch;  /* samples per microbatch                                                    */
+    int64_t seq;    /* tokens per sample, of the whole sequence                                   */
+    int64_t seq_local; /* tokens per sample on this context-parallel rank */
     int64_t rows;      /* rows of the activation here: batch*seq_local, or this rank's share of them
                           under sequence parallelism                                                */
-    int64_t row_first; /* first of those rows                                                       */
+    int64_t row_first; /* first of those rows */
     int tp_rank, tp_size, cp_rank, cp_size;
     bool sequence_parallel;
-    bool split_backward; /* backward will be called in two parts: input, later weight               */
-    bool no_overlap;   /* tensor-parallel collectives are waited for at once (to measure overlap)    */
+    bool split_backward; /* backward will be called in two parts: input, later weight */
+    bool no_overlap; /* tensor-parallel collectives are waited for at once (to measure overlap) */
 } gt_layout;
 
 GT_API const gt_layout *gt_plan_layout(const gt_plan *plan);
@@ -93,7 +100,9 @@ GT_API const gt_layout *gt_plan_layout(const gt_plan *plan);
 GT_API int gt_plan_inputs(const gt_plan *plan);
 GT_API const gt_shape *gt_plan_input(const gt_plan *plan, int port);
 /* Declares an output (ports in order, at most GT_MAX_PORTS), a saved tensor (index in order), or a
- * workspace tensor (index in order; contents last only for one call of forward or backward). */
+ * workspace tensor (index in order; contents last only for one call of forward or backward: all
+ * blocks share the memory). plan runs once for training and once for generation, whose layout may
+ * have fewer samples: sizes come from the plan's inputs and layout, nothing else. */
 GT_API gt_status gt_plan_output(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims);
 GT_API gt_status gt_plan_save(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims);
 GT_API gt_status gt_plan_workspace(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims);
@@ -101,31 +110,33 @@ GT_API gt_status gt_plan_workspace(gt_plan *plan, gt_dtype dtype, int ndim, cons
  * on the device whenever the block runs: tables computed once, such as rotary frequencies. */
 GT_API gt_status gt_plan_constant(gt_plan *plan, gt_dtype dtype, int ndim, const int64_t *dims,
                                   const void *host);
-/* Multiply-add counted as two, forward pass of one microbatch on this rank: for balance, MFU. */
+/* Multiply-add counted as two, forward pass of one microbatch on this rank: for the balance of
+ * stages and gt_trainer_step_flops(). */
 GT_API void gt_plan_flops(gt_plan *plan, double forward_flops);
 
-/* ---- running ---------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 /* What one call of forward or backward works with. */
 typedef struct gt_step {
     gt_context *ctx;
-    gt_stream *stream;        /* enqueue here                                                       */
+    gt_stream *stream; /* enqueue here                                                       */
     const gt_layout *layout;
-    const gt_mesh *mesh;      /* NULL when run without one                                          */
-    gt_comm *tp, *cp;         /* NULL when their size is 1                                          */
-    const gt_tensor *params;  /* [declared] parameters, gathered                                    */
-    gt_tensor *grads;         /* [declared] add gradients here; data NULL where frozen or not wanted */
-    gt_tensor *workspace;     /* [planned]                                                          */
-    const gt_tensor *constants; /* [planned]                                                        */
-    const gt_tensor *tokens;  /* i32 [batch*seq_local]                                              */
-    const gt_tensor *targets; /* i32 [batch*seq_local]; loss blocks                                 */
-    const gt_tensor *rows;    /* i64 [batch*seq_local]: global row = sample*seq + position          */
-    const gt_tensor *positions; /* i64 [seq_local]                                                  */
-    gt_tensor *stats;         /* f64[2] += {sum of losses, valid tokens}; loss blocks                */
-    bool training;            /* dropout on; gradients will be asked for                            */
-    bool recomputing;         /* this forward repeats an earlier one                                */
+    const gt_mesh *mesh; /* NULL when run outside a trainer                                    */
+    gt_comm *tp, *cp;    /* NULL when their size is 1                                          */
+    const gt_tensor *params; /* [declared] parameters, gathered */
+    gt_tensor *grads;     /* [declared] add gradients here; data NULL where frozen or not wanted */
+    gt_tensor *workspace; /* [planned]                                                          */
+    const gt_tensor *constants; /* [planned] */
+    const gt_tensor *tokens;    /* i32 [batch*seq_local]    */
+    const gt_tensor *targets;   /* i32 [batch*seq_local]; loss blocks   */
+    const gt_tensor *rows; /* i64 [batch*seq_local]: global row = sample*seq + position          */
+    const gt_tensor *positions; /* i64 [seq_local] */
+    gt_tensor *stats; /* f64[2] += {sum of losses, valid tokens}; loss blocks                */
+    bool training;    /* dropout on; gradients will be asked for                            */
+    bool recomputing; /* this forward repeats an earlier one                                */
     uint64_t seed;
-    int block_index;          /* in the whole model; use block_index*16 + k as dropout site         */
-    float grad_scale;         /* loss blocks: d(loss sum) is multiplied by it                        */
+    int block_index;  /* in the whole model; use block_index*16 + k as dropout site         */
+    float grad_scale; /* loss blocks: d(loss sum) is multiplied by it: loss scale / nominal
+                         tokens of the global batch                                         */
     int32_t ignore_index;
     int64_t microbatch;
 } gt_step;
@@ -142,33 +153,41 @@ typedef struct gt_block_ops {
     gt_status (*forward)(gt_block *block, const gt_step *step, const gt_tensor *in, gt_tensor *out,
                          gt_saved *saved);
     /* in is what forward got, dout the gradient of out; din is to be overwritten (data NULL for the
-     * first block). With parts INPUT only: din, and save what WEIGHT will need; WEIGHT only: the
-     * parameter gradients (din and dout are then not valid). BOTH: both. */
+     * first block). grads are to be added to. With parts INPUT only (layout.split_backward): din,
+     * and save what WEIGHT will need; WEIGHT only: the parameter gradients (din and dout are then
+     * not valid, grads were absent before). BOTH: both. */
     gt_status (*backward)(gt_block *block, const gt_step *step, const gt_tensor *in,
                           const gt_tensor *dout, gt_tensor *din, gt_saved *saved, unsigned parts);
     void (*destroy)(gt_block *block); /* frees block->state; may be NULL */
-    /* Loss blocks: the logits (f32 [V], whole vocabulary, on every tensor-parallel rank) of row `row`
-     * of the microbatch; for generation. May be NULL. */
+    /* Loss blocks: the logits (f32 [V], whole vocabulary, on every tensor-parallel rank) of token
+     * `row` of the microbatch on this rank; for generation. May be NULL. */
     gt_status (*logits)(gt_block *block, const gt_step *step, const gt_tensor *in, int64_t row,
                         gt_tensor *out);
-    bool is_loss; /* last block: its forward computes stats and, when training, also every gradient it
-                     can (head and loss fused); its backward then hands over din; out has no ports */
+    bool is_loss; /* last block: its forward computes stats and, when training, also every gradient
+                     it can (head and loss fused); its backward then hands over din; out has no
+                     ports */
 } gt_block_ops;
 
 struct gt_block {
     const gt_block_ops *ops;
-    void *state;      /* the author's                                            */
+    void *state;                  /* the author's                                            */
     char name[GT_PARAM_NAME_MAX]; /* "blocks.3": prefix of its parameters' names */
 };
 
-/* ---- models ----------------------------------------------------------------------------------- */
+/* ---- models ---------------------------------------------------------------------------------- */
 typedef struct gt_model gt_model;
+/* An empty list of blocks. Its last block must be a loss block, and only that. Not collective. */
 GT_API gt_status gt_model_create(gt_model **out);
-/* Appends a block; the model owns `state` from here on, also on failure (ops->destroy frees it). */
+/* Appends a block named `name`, unique in the model (copied); ops is borrowed and must outlive the
+ * model; the model owns `state` from here on, also on failure (ops->destroy frees it). Errors:
+ * GT_ERR_ARGUMENT (name taken, a table without declare, plan, forward or backward), GT_ERR_MEMORY.
+ */
 GT_API gt_status gt_model_add(gt_model *model, const char *name, const gt_block_ops *ops,
                               void *state);
 GT_API int gt_model_blocks(const gt_model *model);
+/* Borrowed; NULL past the end. */
 GT_API gt_block *gt_model_block(gt_model *model, int index);
+/* After the trainers that use it. */
 GT_API void gt_model_destroy(gt_model **model);
 
 #ifdef __cplusplus

@@ -4,11 +4,14 @@
  *
  * A communicator is a group of ranks over one transport:
  *   self    a world of one; needs nothing
- *   local   ranks are threads of one process (tests, sanitizers, one machine without MPI)
- *   mpi     OpenMPI; takes a communicator of yours, or initialises MPI when nobody has
+ *   local   ranks are threads of one process, each with a context of its own (tests, sanitizers,
+ *           one machine without MPI)
+ *   mpi     OpenMPI; takes a communicator of yours, or initialises MPI when nobody has (and then
+ *           finalises it)
  * Every call below is collective over the communicator unless it says otherwise: all ranks call it,
  * in the same order. Reductions of f16 and bf16 accumulate in f32, and every reduction sums in rank
  * order (((r0 + r1) + r2) + ...), so the same layout gives the same bits on every transport.
+ * Tensors may be the context's device memory or plain host memory; counts may exceed INT_MAX.
  *
  * Asynchrony: an operation starts after what is enqueued on `stream` at the time of the call. With
  * `work` NULL the call waits; otherwise it returns at once and the buffers stay in use until
@@ -43,15 +46,17 @@ typedef enum gt_reduce_op { GT_SUM = 0, GT_MAX, GT_MIN } gt_reduce_op;
 
 typedef struct gt_comm_params {
     size_t struct_size;
-    const char *transport;       /* "self", "local", "mpi", "auto" (default: mpi when started by a
-                                    launcher or MPI is initialised, else self)                   */
+    const char *transport; /* "self", "local", "mpi", "auto" (default: local when local_world is
+                              given; mpi when mpi_comm is, when started by a launcher, or MPI
+                              is initialised; else self)                                   */
     gt_local_world *local_world; /* local: the world shared by the threads                       */
     int local_rank;              /* local: this thread's rank                                    */
     void *mpi_comm;              /* mpi: pointer to your MPI_Comm, which is duplicated; NULL =
                                     MPI_COMM_WORLD                                               */
-    double timeout_s;            /* 0: 600                                                       */
+    double timeout_s;            /* of one operation, from its start to its end; 0: 600          */
     int check;                   /* compare every collective's (op, dtype, count) across ranks:
-                                    0 default (on in debug builds), 1 on, -1 off                 */
+                                    0 default (on unless built with b_ndebug), 1 on, -1 off.
+                                    All ranks must choose alike                                  */
 } gt_comm_params;
 #define GT_COMM_PARAMS_INIT                                                                        \
     {                                                                                              \
@@ -64,7 +69,10 @@ GT_API void gt_comm_params_init(gt_comm_params *params, size_t size);
 GT_API gt_status gt_local_world_create(gt_local_world **out, int size);
 GT_API void gt_local_world_destroy(gt_local_world **world);
 
-/* The communicator keeps a borrowed pointer to ctx, which must outlive it. params may be NULL. */
+/* The world. The communicator keeps a borrowed pointer to ctx, which must outlive it; log lines of
+ * the context get this rank's prefix. params may be NULL. Errors: GT_ERR_ARGUMENT (unknown
+ * transport), GT_ERR_UNSUPPORTED (built without MPI), GT_ERR_MISMATCH (checking here and not
+ * there), GT_ERR_COMM. */
 GT_API gt_status gt_comm_create(gt_comm **out, gt_context *ctx, const gt_comm_params *params);
 /* Ranks of equal color form a new communicator, ordered by key then old rank. color < 0: this rank
  * joins none and gets NULL. Ledger, timeout and check are inherited. */
@@ -121,8 +129,9 @@ GT_API gt_status gt_comm_agree(gt_comm *comm, gt_status mine);
  * `mine`. */
 GT_API gt_status gt_comm_fail(gt_comm *comm, gt_status mine);
 
-/* All ranks must pass the same bytes: GT_ERR_MISMATCH on all ranks naming `what` and the first rank
- * that differs from rank 0. Used for configurations, files, shapes. */
+/* All ranks must pass the same bytes (their hashes are compared): GT_ERR_MISMATCH on all ranks
+ * naming `what` and the first rank that differs from rank 0. Used for configurations, files,
+ * shapes. */
 GT_API gt_status gt_comm_check_equal(gt_comm *comm, const char *what, const void *bytes,
                                      size_t size);
 
@@ -132,11 +141,12 @@ typedef struct gt_comm_stats {
     double busy_s;       /* time in which at least one operation was in flight      */
     double exposed_s;    /* time callers were blocked in waits                      */
 } gt_comm_stats;
-/* Of the whole world this communicator belongs to, on this rank. */
+/* Of the whole world this communicator belongs to, on this rank. Not collective. */
 GT_API void gt_comm_get_stats(const gt_comm *comm, gt_comm_stats *out);
 GT_API void gt_comm_reset_stats(gt_comm *comm);
 
-/* The last operations of this communicator, newest first: copies at most `max` entries. */
+/* The last operations of this communicator on this rank, newest first: copies at most `max`
+ * entries, returns how many. Not collective. */
 typedef struct gt_ledger_entry {
     const char *operation;
     gt_dtype dtype;

@@ -30,11 +30,11 @@ typedef enum gt_optimizer_type {
 } gt_optimizer_type;
 
 typedef enum gt_schedule_type {
-    GT_LR_CONSTANT = 0, /* no scheduler                                                         */
-    GT_LR_WARMUP,       /* WarmupLR: warm-up, then constant                                     */
-    GT_LR_WARMUP_DECAY, /* WarmupDecayLR: then linear to 0 at total                             */
-    GT_LR_WARMUP_COSINE,/* WarmupCosineLR                                                       */
-    GT_LR_WSD           /* warm-up, stable, linear decay over the last decay_num_steps          */
+    GT_LR_CONSTANT = 0,  /* no scheduler                                                         */
+    GT_LR_WARMUP,        /* WarmupLR: warm-up, then constant                                     */
+    GT_LR_WARMUP_DECAY,  /* WarmupDecayLR: then linear to 0 at total                             */
+    GT_LR_WARMUP_COSINE, /* WarmupCosineLR                                                       */
+    GT_LR_WSD            /* warm-up, stable, linear decay over the last decay_num_steps          */
 } gt_schedule_type;
 
 typedef enum gt_offload { GT_OFFLOAD_NONE = 0, GT_OFFLOAD_CPU, GT_OFFLOAD_FILE } gt_offload;
@@ -43,16 +43,17 @@ typedef enum gt_offload { GT_OFFLOAD_NONE = 0, GT_OFFLOAD_CPU, GT_OFFLOAD_FILE }
 
 typedef struct gt_param_group { /* by name pattern (fnmatch), later ones win */
     char pattern[GT_NAME_MAX];
-    float lr_scale;       /* multiplies the learning rate               */
-    float decay_scale;    /* multiplies the weight decay                */
+    float lr_scale;    /* multiplies the learning rate               */
+    float decay_scale; /* multiplies the weight decay                */
 } gt_param_group;
 
 typedef struct gt_optimizer_config {
     gt_optimizer_type type;
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
     bool nesterov;
-    gt_dtype moments_dtype;   /* f32, or bf16                                                    */
-    bool master_remainder;    /* bf16 parameters + 16-bit remainder in place of the f32 master   */
+    gt_dtype moments_dtype; /* f32, or bf16                                                    */
+    bool master_remainder;  /* bf16 parameters + 16-bit remainder in place of the f32 master;
+                               AdamW and Adam                                                  */
     int groups;
     gt_param_group group[GT_MAX_GROUPS];
 } gt_optimizer_config;
@@ -61,25 +62,25 @@ typedef struct gt_scheduler_config {
     gt_schedule_type type;
     double min_lr, max_lr; /* max_lr < 0: the optimizer's lr                                    */
     int64_t warmup_steps, total_steps, decay_steps;
-    bool warmup_log;       /* DeepSpeed's default warm-up: ln(t+1)/ln(N)                          */
+    bool warmup_log; /* DeepSpeed's default warm-up: ln(t+1)/ln(N)                          */
     double cos_min_ratio, warmup_min_ratio;
 } gt_scheduler_config;
 
 typedef struct gt_scaler_config {
-    bool enabled;         /* fp16                                                                 */
-    double static_scale;  /* 0: dynamic                                                           */
-    int initial_power;    /* 16                                                                   */
-    int window;           /* 1000                                                                 */
-    int hysteresis;       /* 2                                                                    */
-    bool consecutive;     /* consecutive_hysteresis                                               */
-    double min_scale;     /* 1                                                                    */
+    bool enabled;        /* exactly when dtype is f16                                            */
+    double static_scale; /* 0: dynamic                                                           */
+    int initial_power;   /* 16                                                                   */
+    int window;          /* 1000                                                                 */
+    int hysteresis;      /* 2                                                                    */
+    bool consecutive;    /* consecutive_hysteresis                                               */
+    double min_scale;    /* 1                                                                    */
 } gt_scaler_config;
 
 typedef struct gt_zero_config {
     int stage;
-    int64_t reduce_bucket_size;      /* elements; stage 0-1: grouping of all-reduces              */
-    int64_t persistence_threshold;   /* stage 3: parameters of a unit smaller than it stay gathered */
-    int hpz_partition_size;          /* shard inside groups of this many ranks; 1 = off           */
+    int64_t reduce_bucket_size;    /* not used                                                  */
+    int64_t persistence_threshold; /* stage 3: parameters of a unit smaller than it stay gathered */
+    int hpz_partition_size;        /* stage 3: parameters held inside groups of this many ranks */
     gt_offload offload_optimizer;
     char offload_path[GT_PATH_MAX];
 } gt_zero_config;
@@ -87,26 +88,30 @@ typedef struct gt_zero_config {
 typedef struct gt_mesh_config {
     int pp, dp, cp, tp; /* dp 0: the rest of the world */
     bool sequence_parallel;
-    bool no_overlap; /* tensor-parallel collectives are waited for at once, to see what overlap is worth */
-    char schedule[GT_NAME_MAX]; /* "1f1b" (default), "gpipe", "interleaved", "zb-h1", "zb-h2", or a path */
-    int chunks;                 /* pipeline stages per rank; 0: the schedule's own       */
+    bool no_overlap; /* tensor-parallel collectives are waited for at once, to see what overlap is
+                        worth */
+    char schedule[GT_NAME_MAX];  /* "1f1b" (default), "gpipe", "interleaved", "zb-h1", "zb-h2",
+                                    "zb-v", or the path of a CSV file */
+    int chunks;                  /* pipeline stages per rank; 0: the schedule's own       */
     char partition[GT_NAME_MAX]; /* "cost" (default), "parameters", "uniform", or "6,6,5,7"  */
 } gt_mesh_config;
 
 typedef struct gt_model_config {
     char type[GT_NAME_MAX]; /* "gpt2" or "llama"                                          */
-    int64_t layers, width, heads, kv_heads, ffn, vocab, seq; /* ffn 0: 4*width (gpt2) or 8/3 (llama) */
+    int64_t layers, width, heads, kv_heads; /* kv_heads 0: heads */
+    int64_t ffn;                            /* 0: 4*width (gpt2) or 8/3 (llama) */
+    int64_t vocab, seq;
     float dropout;
-    float norm_eps;          /* 0: 1e-5                                                    */
-    float rope_base;         /* 10000                                                      */
-    char rope_scaling[GT_NAME_MAX]; /* "none", "linear", "llama3", "yarn"                          */
+    float norm_eps;                 /* 0: 1e-5                                                    */
+    float rope_base;                /* 10000                                                      */
+    char rope_scaling[GT_NAME_MAX]; /* "none", "linear", "llama3", "yarn" */
     float rope_factor;
     int64_t rope_original_seq;
     float rope_low, rope_high; /* llama3: low/high frequency factors; yarn: beta_slow, beta_fast */
-    bool untied;             /* head of its own                                            */
-    bool recompute;          /* activation recomputation per block                         */
+    bool untied;               /* head of its own                                            */
+    bool recompute;            /* activation recomputation per block                         */
     float label_smoothing, z_loss;
-    float init_std;          /* 0: 0.02                                                    */
+    float init_std; /* 0: 0.02                                                    */
 } gt_model_config;
 
 typedef struct gt_data_config {
@@ -127,13 +132,13 @@ typedef struct gt_train_config {
 
 typedef struct gt_config {
     size_t struct_size;
-    int64_t train_batch, micro_batch, grad_accum; /* samples; 0 = to be derived (gt_config_resolve) */
-    double gradient_clipping;       /* 0 = off                                                    */
+    int64_t train_batch, micro_batch, grad_accum; /* 0 = to be derived (gt_config_resolve) */
+    double gradient_clipping; /* 0 = off                                                    */
     int64_t steps_per_print;
-    gt_dtype dtype;                 /* from fp16/bf16 sections; f32 when neither                   */
-    gt_dtype communication_dtype;   /* of gradients; default f32 for f32, else dtype              */
-    gt_dtype accum_dtype;           /* of gradient shards; f32                                     */
-    uint64_t seed;
+    gt_dtype dtype;               /* from fp16/bf16 sections; f32 when neither                   */
+    gt_dtype communication_dtype; /* of gradients; default f32 for f32, else dtype              */
+    gt_dtype accum_dtype;         /* of gradient shards; f32                                     */
+    uint64_t seed;                /* initial values, dropout; order of samples (gt_loader_params) */
     gt_optimizer_config optimizer;
     gt_scheduler_config scheduler;
     gt_scaler_config scaler;
@@ -147,7 +152,8 @@ typedef struct gt_config {
 /* Every default. */
 GT_API void gt_config_init(gt_config *config);
 /* Reads a file / a text over the defaults. ctx carries the log for info and warning lines; may be
- * NULL. Errors: GT_ERR_IO; GT_ERR_CONFIG with path of the key, or line and column for bad syntax. */
+ * NULL. Errors: GT_ERR_IO; GT_ERR_CONFIG with path of the key, or line and column for bad syntax.
+ */
 GT_API gt_status gt_config_load(gt_config *out, gt_context *ctx, const char *path);
 GT_API gt_status gt_config_parse(gt_config *out, gt_context *ctx, const char *text, size_t length);
 /* Sets one value by path as a command line does: "zero_optimization.stage", "3". */

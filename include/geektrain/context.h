@@ -26,8 +26,10 @@ typedef void (*gt_log_fn)(void *user, gt_log_level level, const char *message);
 
 typedef struct gt_context_params {
     size_t struct_size;
-    const char *device; /* "cpu" (default), "guarded", "cuda:0"                               */
-    uint64_t seed;      /* of initialisation and dropout                                      */
+    const char *device; /* "cpu" (default); "guarded": the cpu's operations on memory that the
+                           host cannot touch, with late streams, to test programs; "cuda:N": not
+                           in this release                                                    */
+    uint64_t seed;      /* for programs of yours: gt_context_seed(); a trainer takes gt_config's */
     int threads;        /* compute threads on the cpu; 0: what OpenMP would take              */
     gt_log_fn log;      /* NULL: one line on stderr                                           */
     void *log_user;
@@ -35,7 +37,10 @@ typedef struct gt_context_params {
                                log_level_set                                                  */
     bool log_level_set;
 } gt_context_params;
-#define GT_CONTEXT_PARAMS_INIT {.struct_size = sizeof(gt_context_params)}
+#define GT_CONTEXT_PARAMS_INIT                                                                     \
+    {                                                                                              \
+        .struct_size = sizeof(gt_context_params)                                                   \
+    }
 
 GT_API void gt_context_params_init(gt_context_params *params, size_t size);
 
@@ -78,7 +83,7 @@ GT_API gt_status gt_event_synchronize(gt_event *event);
 GT_API gt_status gt_stream_synchronize(gt_stream *stream);
 GT_API gt_status gt_context_synchronize(gt_context *ctx);
 
-/* ---- memory -------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 typedef enum gt_memory_tag {
     GT_MEM_PARAMS = 0,
     GT_MEM_GRADS,
@@ -91,17 +96,18 @@ typedef enum gt_memory_tag {
 } gt_memory_tag;
 
 typedef struct gt_memory_stats {
-    size_t live[GT_MEM_TAG_COUNT]; /* bytes asked for and not freed yet, exactly                   */
-    size_t peak[GT_MEM_TAG_COUNT]; /* highest live bytes of this tag since creation or reset       */
+    size_t live[GT_MEM_TAG_COUNT]; /* bytes asked for and not freed yet, exactly */
+    size_t peak[GT_MEM_TAG_COUNT]; /* highest live bytes of this tag since creation or reset */
     size_t live_total, peak_total;
-    uint64_t allocations; /* successful calls of gt_alloc since creation                           */
+    uint64_t allocations; /* successful calls of gt_alloc since creation */
 } gt_memory_stats;
 
 GT_API const char *gt_memory_tag_name(gt_memory_tag tag);
-/* Device memory, aligned to 64 bytes at least. bytes 0 gives a valid non-NULL pointer that must be
- * freed too. Errors: GT_ERR_MEMORY naming bytes, tag and what is live. */
+/* Device memory, aligned to 64 bytes at least, not initialised. bytes 0 gives a valid non-NULL
+ * pointer that must be freed too. May be called from any thread. Errors: GT_ERR_MEMORY naming
+ * bytes, tag and what is live. */
 GT_API gt_status gt_alloc(gt_context *ctx, void **out, size_t bytes, gt_memory_tag tag);
-GT_API void gt_free(gt_context *ctx, void *pointer);
+GT_API void gt_free(gt_context *ctx, void *pointer); /* NULL is fine */
 GT_API gt_status gt_tensor_alloc(gt_context *ctx, gt_tensor *out, gt_memory_tag tag, gt_dtype dtype,
                                  int ndim, const int64_t *shape);
 GT_API void gt_tensor_free(gt_context *ctx, gt_tensor *t); /* frees data, clears *t */

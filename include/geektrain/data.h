@@ -3,12 +3,13 @@
  * Token files, memory-mapped, and a loader whose order is one number.
  *
  * Formats: "bytes" (any file; vocabulary 256), "llmc" (llm.c .bin shards, u16 or u32 tokens),
- * "megatron" (.idx + .bin). "auto" looks at magic numbers and names. docs/formats.md has the layouts.
+ * "megatron" (.idx + .bin). "auto" looks at magic numbers and names. docs/formats.md has the
+ * layouts.
  *
  * Sample s of an epoch is tokens [s*seq, s*seq + seq + 1) of the stream, in an order that is a
- * permutation given by (seed, epoch). Global batch b takes samples position .. position+train_batch-1;
- * data rank r of P takes the r-th contiguous P-th of them. So every layout sees the same batches, and
- * `position` alone resumes.
+ * permutation given by (seed, epoch). Global batch b takes samples position ..
+ * position+train_batch-1; data rank r of P takes the r-th contiguous P-th of them. So every layout
+ * sees the same batches, and `position` alone resumes.
  */
 #ifndef GEEKTRAIN_DATA_H
 #define GEEKTRAIN_DATA_H
@@ -19,11 +20,12 @@
 extern "C" {
 #endif
 
-typedef struct gt_tokens gt_tokens;   /* an open token stream */
+typedef struct gt_tokens gt_tokens; /* an open token stream */
 typedef struct gt_loader gt_loader;
 
-/* paths: one path, several separated by ':', or a glob. vocab: tokens at or above it are an error
- * naming file and index (checked when read; 0 = no check). Errors: GT_ERR_IO, GT_ERR_FORMAT. */
+/* paths: one path, several separated by ':', or a glob; format: "auto" or one of the above. vocab:
+ * tokens at or above it are an error naming file and index (checked when read; 0 = no check).
+ * Errors: GT_ERR_IO, GT_ERR_FORMAT. */
 GT_API gt_status gt_tokens_open(gt_tokens **out, const char *paths, const char *format,
                                 int64_t vocab);
 GT_API void gt_tokens_close(gt_tokens **tokens);
@@ -35,7 +37,8 @@ GT_API gt_status gt_tokens_read(const gt_tokens *tokens, int64_t first, int64_t 
 /* xxh64 of sizes and sampled contents: equal files give equal values. */
 GT_API uint64_t gt_tokens_hash(const gt_tokens *tokens);
 
-/* One rank's part of a global batch, in host memory owned by the loader until the next call. */
+/* One rank's part of a global batch, in host memory; from a loader: borrowed until its next call.
+ * Fill one yourself to train on data of yours. */
 typedef struct gt_batch {
     int64_t samples, seq;
     const int32_t *tokens;  /* [samples, seq]                                             */
@@ -47,23 +50,29 @@ typedef struct gt_loader_params {
     size_t struct_size;
     int64_t first, count; /* tokens of the stream to use; count 0: to the end           */
     int64_t seq;
-    int64_t batch;        /* samples of the *global* batch                              */
-    int rank, size;       /* along the data axis; batch must be a multiple of size      */
+    int64_t batch;  /* samples of the *global* batch                              */
+    int rank, size; /* along the data axis; batch must be a multiple of size      */
     uint64_t seed;
     bool shuffle;
-    bool no_prefetch;     /* otherwise a thread reads the next batch meanwhile          */
+    bool no_prefetch; /* otherwise a thread reads the next batch meanwhile          */
 } gt_loader_params;
-#define GT_LOADER_PARAMS_INIT {.struct_size = sizeof(gt_loader_params)}
+#define GT_LOADER_PARAMS_INIT                                                                      \
+    {                                                                                              \
+        .struct_size = sizeof(gt_loader_params)                                                    \
+    }
 GT_API void gt_loader_params_init(gt_loader_params *params, size_t size);
-/* Errors: GT_ERR_FORMAT when fewer than seq+1 tokens; GT_ERR_ARGUMENT. An epoch's last incomplete
+/* tokens is borrowed and must outlive the loader. Not collective: each data rank has its own.
+ * Errors: GT_ERR_FORMAT when fewer than seq+1 tokens; GT_ERR_ARGUMENT. An epoch's last incomplete
  * global batch is filled from the next epoch: no sample is dropped. */
 GT_API gt_status gt_loader_create(gt_loader **out, gt_tokens *tokens,
                                   const gt_loader_params *params);
 GT_API void gt_loader_destroy(gt_loader **loader);
+/* Errors: GT_ERR_FORMAT naming file and index of a token outside the vocabulary. */
 GT_API gt_status gt_loader_next(gt_loader *loader, gt_batch *out);
 GT_API int64_t gt_loader_position(const gt_loader *loader); /* global samples taken so far */
+/* The next batch begins at this global sample. */
 GT_API gt_status gt_loader_seek(gt_loader *loader, int64_t position);
-GT_API int64_t gt_loader_samples(const gt_loader *loader);  /* per epoch */
+GT_API int64_t gt_loader_samples(const gt_loader *loader); /* per epoch */
 
 #ifdef __cplusplus
 }

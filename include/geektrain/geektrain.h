@@ -9,7 +9,17 @@
  *   block.h    blocks of a model, yours too       model.h    GPT-2 and Llama blocks
  *   zero.h     sharded state                      optim.h    learning rate, loss scaler
  *   config.h   JSON configuration                 data.h     token files
- *   pipeline.h schedules, executor                trainer.h  the step engine
+ *   pipeline.h schedules, executor                tensor_parallel.h  cut layers, as primitives
+ *   step.h     what a step reports                monitor.h  progress line, metrics.jsonl
+ *   trainer.h  the step engine
+ * docs/ has a guide to each of the larger ones, and numerics.md on who sums what in which order.
+ *
+ * Conventions. Fallible calls return gt_status and write outputs only on success. gt_x_create gives
+ * a handle that is yours; gt_x_destroy takes its address, accepts NULL and sets it to NULL.
+ * Pointers returned by other calls are borrowed. Params structs begin with struct_size: initialise
+ * them with GT_X_PARAMS_INIT (or gt_x_params_init from other languages); zero means the default.
+ * Where NULL is taken for a stream it is the context's compute stream. "Collective" means that all
+ * ranks of the communicator call it, in the same order.
  */
 #ifndef GEEKTRAIN_GEEKTRAIN_H
 #define GEEKTRAIN_GEEKTRAIN_H

@@ -2,19 +2,19 @@
  *
  * Pipeline parallelism: schedules as data, and one executor for any of them.
  *
- * A model is cut into *stages*. Rank r holds `chunks` stages; which ones is the schedule's placement
- * (stage = chunk * ranks + r, except "zb-v"). A schedule is, per rank, a list of actions
+ * A model is cut into *stages*. Rank r holds `chunks` stages; which ones is the schedule's
+ * placement (stage = chunk * ranks + r, except "zb-v"). A schedule is, per rank, a list of actions
  *
  *     forward | backward | backward_input | backward_weight | send/recv forward/backward | reduce
  *     of one (microbatch, chunk)
  *
- * made by a generator, read from a file, or put together by you. Everything up to "executor" below is
- * pure: no communicator, no device. A valid schedule is proved valid once, when it is made.
+ * made by a generator, read from a file, or put together by you. Everything up to "executor" below
+ * is pure: no communicator, no device. A valid schedule is proved valid once, when it is made.
  *
- * Meaning of the transfers in a list: recv_* *posts* a receive into a buffer, the compute action that
- * needs the data waits for it; send_* starts a send, whose buffer's next user waits for it. So a
- * list says when buffers are taken and when transfers may overlap. Between stages on one rank there
- * are no transfers.
+ * Meaning of the transfers in a list: recv_* *posts* a receive into a buffer, the compute action
+ * that needs the data waits for it; send_* starts a send, whose buffer's next user waits for it. So
+ * a list says when buffers are taken and when transfers may overlap. Between stages on one rank
+ * there are no transfers.
  */
 #ifndef GEEKTRAIN_PIPELINE_H
 #define GEEKTRAIN_PIPELINE_H
@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-/* ---- schedules (pure) ------------------------------------------------------------------------- */
+/* ---- schedules (pure) ------------------------------------------------------------------------ */
 typedef enum gt_action_kind {
     GT_ACTION_FORWARD = 0,
     GT_ACTION_BACKWARD,        /* input and weight part together                                  */
@@ -50,7 +50,7 @@ typedef struct gt_action {
 /* How long the parts of one stage take for one microbatch, in any unit. */
 typedef struct gt_stage_cost {
     double forward, backward_input, backward_weight;
-    double transfer; /* of the stage's output (and of that output's gradient) between ranks        */
+    double transfer;    /* of the stage's output (and of that output's gradient) between ranks    */
     double weight_held; /* share of a microbatch's activations still held between the input and the
                            weight part of its backward, 0..1; 0: 1 (all)                          */
 } gt_stage_cost;
@@ -59,31 +59,34 @@ typedef struct gt_schedule gt_schedule;
 
 typedef struct gt_schedule_params {
     size_t struct_size;
-    const char *name; /* "1f1b" (default), "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", or the path
-                         of a CSV file (anything that has a '.' or a '/')                        */
+    const char *name; /* "1f1b" (default), "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v", or the
+                         path of a CSV file (anything that has a '.' or a '/') */
     int ranks;        /* pipeline ranks; 0: 1 (file: what it has)                                 */
     int microbatches; /* any number from 1 on; 0: 1 (file: what it has)                           */
     int chunks;       /* stages per rank; 0: 1, interleaved and zb-v 2 (file: what it has)        */
-    const gt_stage_cost *cost; /* [ranks*chunks] zero-bubble schedules arrange themselves for it; NULL:
-                                  equal times without transfers                                  */
-    int max_live;     /* zb-h1, zb-h2: most activations a rank may hold, those in which only the weight
-                         part is left counting cost.weight_held; 0: ranks, 2*ranks-1              */
-    const int *next;  /* graph of stages [ranks*chunks]: the stage that takes stage s's output, -1 for
-                         the last one; NULL: a chain. Two towers that meet: two stages with the
-                         same next. "gpipe" and "1f1b", chunks 1; numbered so that next[s] > s      */
+    const gt_stage_cost *cost; /* [ranks*chunks] zero-bubble schedules arrange themselves for it;
+                                  NULL: equal times without transfers */
+    int max_live; /* zb-h1, zb-h2: most activations a rank may hold, those in which only the weight
+                     part is left counting cost.weight_held; 0: ranks, 2*ranks-1              */
+    const int *next; /* graph of stages [ranks*chunks]: the stage that takes stage s's output, -1
+                        for the last one; NULL: a chain. Two towers that meet: two stages with the
+                        same next. "gpipe" and "1f1b", chunks 1; numbered so that next[s] > s */
 } gt_schedule_params;
-#define GT_SCHEDULE_PARAMS_INIT {.struct_size = sizeof(gt_schedule_params)}
+#define GT_SCHEDULE_PARAMS_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = sizeof(gt_schedule_params)                                                  \
+    }
 GT_API void gt_schedule_params_init(gt_schedule_params *params, size_t size);
 
-/* Makes and validates a schedule. Errors: GT_ERR_ARGUMENT (numbers out of range, an unknown name: the
- * sentence lists the known ones), GT_ERR_CONFIG (chunks that this schedule cannot have), GT_ERR_IO,
- * GT_ERR_FORMAT (file), and gt_schedule_validate's. */
+/* Makes and validates a schedule. Errors: GT_ERR_ARGUMENT (numbers out of range, an unknown name:
+ * the sentence lists the known ones), GT_ERR_CONFIG (chunks that this schedule cannot have),
+ * GT_ERR_IO, GT_ERR_FORMAT (file), and gt_schedule_validate's. */
 GT_API gt_status gt_schedule_create_params(gt_schedule **out, const gt_schedule_params *params);
 /* The same with the common parameters. */
 GT_API gt_status gt_schedule_create(gt_schedule **out, const char *name_or_path, int ranks,
                                     int microbatches, int chunks);
-/* From lists of yours: lists[r] has counts[r] actions. stages[r*chunks + c] is the stage of chunk c of
- * rank r; NULL: c*ranks + r. Lists without any send and recv get them inserted, and reduces too.
+/* From lists of yours: lists[r] has counts[r] actions. stages[r*chunks + c] is the stage of chunk c
+ * of rank r; NULL: c*ranks + r. Lists without any send and recv get them inserted, and reduces too.
  * next as in gt_schedule_params. */
 GT_API gt_status gt_schedule_create_actions(gt_schedule **out, int ranks, int microbatches,
                                             int chunks, const int *stages, const int *next,
@@ -108,10 +111,10 @@ GT_API bool gt_schedule_splits_backward(const gt_schedule *s);
 /* Rank's list: its length, and in *actions a borrowed pointer. */
 GT_API int gt_schedule_actions(const gt_schedule *s, int rank, const gt_action **actions);
 
-/* Proves: every stage sees every microbatch exactly once in each part; dependencies are met; each send
- * has its receive; nobody waits for ever when a send ends only once its receive has been posted and
- * buffers are as few as the executor's. Errors: GT_ERR_FORMAT naming rank, position, action and what
- * is missing. */
+/* Proves: every stage sees every microbatch exactly once in each part; dependencies are met; each
+ * send has its receive; nobody waits for ever when a send ends only once its receive has been
+ * posted and buffers are as few as the executor's. Errors: GT_ERR_FORMAT naming rank, position,
+ * action and what is missing. */
 GT_API gt_status gt_schedule_validate(const gt_schedule *s);
 
 typedef struct gt_schedule_report {
@@ -121,16 +124,16 @@ typedef struct gt_schedule_report {
     double compute;  /* of the busiest rank                                                       */
     double bubble;   /* makespan - compute                                                        */
     double bubble_share; /* bubble / makespan                                                     */
-    int peak_live;   /* largest of the ranks                                                      */
+    int peak_live; /* largest of the ranks                                                      */
     double peak_memory;
 } gt_schedule_report;
 
 typedef struct gt_rank_report {
     double start, end, busy;
-    int peak_live;        /* (microbatch, chunk) pairs between forward and last backward part, at most */
-    double peak_memory;   /* the same, counting weight_held where only the weight part is left     */
-    int input_buffers;    /* boundary buffers that the executor keeps: stage inputs,              */
-    int output_buffers;   /* outputs under way, and the same for gradients                        */
+    int peak_live; /* (microbatch, chunk) pairs between forward and last backward part, at most */
+    double peak_memory; /* the same, counting weight_held where only the weight part is left     */
+    int input_buffers;  /* boundary buffers that the executor keeps: stage inputs,              */
+    int output_buffers; /* outputs under way, and the same for gradients                        */
     int gradient_buffers; /* (of outputs, received)                                               */
     int input_gradient_buffers;
 } gt_rank_report;
@@ -145,23 +148,25 @@ GT_API gt_status gt_schedule_print(const gt_schedule *s, const gt_stage_cost *co
                                    int width, FILE *to);
 GT_API gt_status gt_schedule_write_svg(const gt_schedule *s, const gt_stage_cost *cost, int costs,
                                        const char *path);
-/* One line per rank, cells "<stage><kind><microbatch>" with kind F, B, I, W, SEND_F, RECV_F, SEND_B,
- * RECV_B, REDUCE_GRAD: PyTorch's format. with_transfers false: only F, B, I, W. */
+/* One line per rank, cells "<stage><kind><microbatch>" with kind F, B, I, W, SEND_F, RECV_F,
+ * SEND_B, RECV_B, REDUCE_GRAD: PyTorch's format. with_transfers false: only F, B, I, W. */
 GT_API gt_status gt_schedule_write_csv(const gt_schedule *s, const char *path, bool with_transfers);
 
-/* ---- partition of layers (pure) ---------------------------------------------------------------- */
-/* Cuts `layers` things into `stages` runs: stage s gets first[s] .. first[s+1]-1; first has stages+1.
- *   how "uniform" (or NULL)  quotient and remainder, earlier stages get one more
- *       "cost"               minimises the largest sum of cost[layers] (FLOPs or parameter counts),
- *                            then the unevenness; before and after are added to the first and the
- *                            last stage (embedding and head)
- *       "6,6,5,7"            exactly that
+/* ---- partition of layers (pure) -------------------------------------------------------------- */
+/* Cuts `layers` things into `stages` runs: stage s gets first[s] .. first[s+1]-1; first has
+ * stages+1. How:
+ *
+ *   "uniform" (or NULL)  quotient and remainder, earlier stages get one more
+ *   "cost"               minimises the largest sum of cost[layers] (FLOPs or parameter counts),
+ * then the unevenness; before and after are added to the first and the last stage (embedding and
+ * head) "6,6,5,7"            exactly that
+ *
  * Errors: GT_ERR_CONFIG with the numbers: fewer layers than stages (an empty stage), a list whose
  * length or sum is wrong; GT_ERR_ARGUMENT: a negative or non-finite cost. */
 GT_API gt_status gt_partition_layers(int *first, const char *how, int layers, int stages,
                                      const double *cost, double before, double after);
 
-/* ---- executor ---------------------------------------------------------------------------------- */
+/* ---- executor -------------------------------------------------------------------------------- */
 /* What a stage takes or gives: an activation bundle. Ports of an integer dtype, and those with
  * no_gradient set, have no gradient (its tensor's data is NULL). */
 typedef struct gt_bundle {
@@ -170,14 +175,15 @@ typedef struct gt_bundle {
     bool no_gradient[GT_MAX_PORTS];
 } gt_bundle;
 
-/* Stage functions of one rank. They enqueue on the compute stream and return; nothing is copied: `out`
- * and `din` are the very buffers that are sent, `in` and `dout` those received into. Each points to as
- * many tensors as the bundle has ports (a first stage's in and din, a last stage's out and dout have
- * none: data NULL). Dimension 0 follows the microbatch's rows. A microbatch of 0 rows calls none. */
-typedef gt_status (*gt_stage_forward_fn)(void *user, int microbatch, int chunk,
-                                         const gt_tensor *in, gt_tensor *out);
-/* parts: GT_BACKWARD_BOTH, or GT_BACKWARD_INPUT and later GT_BACKWARD_WEIGHT (dout and din are then not
- * valid, data NULL). `in` is what forward got and is kept until the last part. */
+/* Stage functions of one rank. They enqueue on the compute stream and return; nothing is copied:
+ * `out` and `din` are the very buffers that are sent, `in` and `dout` those received into. Each
+ * points to as many tensors as the bundle has ports (a first stage's in and din, a last stage's out
+ * and dout have none: data NULL). Dimension 0 follows the microbatch's rows. A microbatch of 0 rows
+ * calls none. */
+typedef gt_status (*gt_stage_forward_fn)(void *user, int microbatch, int chunk, const gt_tensor *in,
+                                         gt_tensor *out);
+/* parts: GT_BACKWARD_BOTH, or GT_BACKWARD_INPUT and later GT_BACKWARD_WEIGHT (dout and din are then
+ * not valid, data NULL). `in` is what forward got and is kept until the last part. */
 typedef gt_status (*gt_stage_backward_fn)(void *user, int microbatch, int chunk,
                                           const gt_tensor *in, const gt_tensor *dout,
                                           gt_tensor *din, unsigned parts);
@@ -190,28 +196,32 @@ typedef struct gt_pipeline_params {
     size_t struct_size;
     void *user;
     gt_stage_forward_fn forward;
-    gt_stage_backward_fn backward; /* NULL: forward only                                           */
-    gt_stage_reduce_fn reduce;     /* NULL: none                                                   */
-    const gt_bundle *inputs;  /* [chunks] of this rank; may be NULL with one stage. The bundle of a
-                                 stage after several others is theirs, one after the other         */
-    const gt_bundle *outputs; /* [chunks]                                                          */
-    int64_t rows; /* rows of a full microbatch, for runs with fewer: dimension 0 of every port must be a
-                     multiple of it. 0: microbatches are always full                              */
+    gt_stage_backward_fn backward; /* NULL: forward only */
+    gt_stage_reduce_fn reduce; /* NULL: none                                                   */
+    const gt_bundle *inputs;   /* [chunks] of this rank; may be NULL with one stage. The bundle of a
+                                  stage after several others is theirs, one after the other         */
+    const gt_bundle *outputs;  /* [chunks]  */
+    int64_t rows; /* rows of a full microbatch, for runs with fewer: dimension 0 of every port must
+                     be a multiple of it. 0: microbatches are always full */
 } gt_pipeline_params;
-#define GT_PIPELINE_PARAMS_INIT {.struct_size = sizeof(gt_pipeline_params)}
+#define GT_PIPELINE_PARAMS_INIT                                                                    \
+    {                                                                                              \
+        .struct_size = sizeof(gt_pipeline_params)                                                  \
+    }
 GT_API void gt_pipeline_params_init(gt_pipeline_params *params, size_t size);
 
-/* Collective over comm, whose size must be the schedule's ranks; comm may be NULL for one rank. Borrows
- * ctx, comm and schedule. All ranks get the same error when a stage's output is not what the next one
- * takes (the sentence names both stages, ranks and shapes) or when their schedules differ. Boundary
- * buffers for training are allocated here (GT_MEM_ACTIVATIONS), as many as gt_rank_report says. */
+/* Collective over comm, whose size must be the schedule's ranks; comm may be NULL for one rank.
+ * Borrows ctx, comm and schedule. All ranks get the same error when a stage's output is not what
+ * the next one takes (the sentence names both stages, ranks and shapes) or when their schedules
+ * differ. Boundary buffers for training are allocated here (GT_MEM_ACTIVATIONS), as many as
+ * gt_rank_report says. */
 GT_API gt_status gt_pipeline_create(gt_pipeline **out, gt_context *ctx, gt_comm *comm,
                                     const gt_schedule *schedule, const gt_pipeline_params *params);
 GT_API void gt_pipeline_destroy(gt_pipeline **pipeline);
 
 /* One pass over the schedule. rows: [microbatches] or NULL = all full; equal on all ranks; 0 = that
- * microbatch is missing. When a stage function fails on one rank, all ranks return an error (the world
- * is then broken, see comm.h). Allocates nothing. Collective over comm. */
+ * microbatch is missing. When a stage function fails on one rank, all ranks return an error (the
+ * world is then broken, see comm.h). Allocates nothing. Collective over comm. */
 GT_API gt_status gt_pipeline_run(gt_pipeline *pipeline, const int64_t *rows);
 /* Forward only (evaluation, generation), of any number of microbatches. Collective over comm. */
 GT_API gt_status gt_pipeline_forward(gt_pipeline *pipeline, int microbatches, const int64_t *rows);
@@ -220,12 +230,13 @@ typedef struct gt_pipeline_stats {
     double seconds;   /* last run, wall time                                                      */
     double compute_s; /* in stage functions                                                       */
     double wait_s;    /* waiting for transfers                                                    */
-    size_t buffer_bytes; /* boundary buffers                                                       */
+    size_t buffer_bytes; /* boundary buffers */
 } gt_pipeline_stats;
 GT_API void gt_pipeline_get_stats(const gt_pipeline *pipeline, gt_pipeline_stats *out);
-/* Mean seconds that the last run's calls took, for each chunk of this rank: what gt_schedule_simulate
- * and the zero-bubble schedules take. cost: [chunks]; a whole backward pass counts as its input part;
- * transfer and weight_held are 0. On a device that runs behind the host: of the enqueueing only. */
+/* Mean seconds that the last run's calls took, for each chunk of this rank: what
+ * gt_schedule_simulate and the zero-bubble schedules take. cost: [chunks]; a whole backward pass
+ * counts as its input part; transfer and weight_held are 0. On a device that runs behind the host:
+ * of the enqueueing only. */
 GT_API void gt_pipeline_get_costs(const gt_pipeline *pipeline, gt_stage_cost *cost);
 
 #ifdef __cplusplus

@@ -29,7 +29,7 @@ typedef enum gt_dtype {
     GT_I32 = 3,
     GT_I64 = 4,
     GT_U8 = 5,
-    GT_F64 = 6,  /* only for sums: losses, token counts, squared norms      */
+    GT_F64 = 6, /* only for sums: losses, token counts, squared norms      */
     GT_DTYPE_COUNT = 7
 } gt_dtype;
 

@@ -4,16 +4,16 @@
  * of a communicator (Shoeybi et al. 2019; Korthikanti et al. 2022). The built-in blocks use nothing
  * else.
  *
- *     column-parallel  w[O,I] cut along O:  y_r[N,O_r] = x w_r^T + b_r      backward: dx = sum dy_r w_r
- *     row-parallel     w[O,I] cut along I:  y[N,O] = sum_r x_r w_r^T + b    backward: dx_r = dy w_r
+ *     column-parallel  w[O,I] cut along O   y_r[N,O_r] = x w_r^T + b_r     dx = sum of dy_r w_r
+ *     row-parallel     w[O,I] cut along I   y[N,O] = sum of x_r w_r^T + b  dx_r = dy w_r
  *
  * A column-parallel linear followed by a row-parallel one costs one all-reduce forward and one
- * backward. With sequence_parallel the tensors outside that pair are cut by rows, contiguously: rank r
- * holds rows [r*N/P, (r+1)*N/P) of N. An all-gather of rows before and a reduce-scatter of rows after
- * take the place of the all-reduce, for the same bytes, and what lies between the pairs (norms,
- * dropout, residuals) is neither stored nor computed twice. N must then divide by P (GT_ERR_SHAPE
- * prints both); nothing else must: gt_split_first/gt_split_count cut O, I and the vocabulary, also
- * to empty shards.
+ * backward. With sequence_parallel the tensors outside that pair are cut by rows, contiguously:
+ * rank r holds rows [r*N/P, (r+1)*N/P) of N. An all-gather of rows before and a reduce-scatter of
+ * rows after take the place of the all-reduce, for the same bytes, and what lies between the pairs
+ * (norms, dropout, residuals) is neither stored nor computed twice. N must then divide by P
+ * (GT_ERR_SHAPE prints both); nothing else must: gt_split_first/gt_split_count cut O, I and the
+ * vocabulary, also to empty shards.
  *
  * N always counts the rows of the whole tensor below; "[N or N/P, C]" is N/P rows with
  * sequence_parallel, else N.
@@ -24,8 +24,8 @@
  * first and sent while the own ones are. no_overlap does the same sums one after another.
  *
  * Collective over: tp->comm, every primitive. Async: on return, `stream` is ordered after all
- * communication. Errors: those of the operations and of gt_comm; a rank that fails inside a primitive
- * breaks the communicator's world (gt_comm_fail), so that no peer hangs.
+ * communication. Errors: those of the operations and of gt_comm; a rank that fails inside a
+ * primitive breaks the communicator's world (gt_comm_fail), so that no peer hangs.
  */
 #ifndef GEEKTRAIN_TENSOR_PARALLEL_H
 #define GEEKTRAIN_TENSOR_PARALLEL_H
@@ -42,13 +42,16 @@ extern "C" {
 typedef struct gt_tp {
     size_t struct_size;
     gt_context *ctx;
-    gt_comm *comm;          /* NULL, or of size 1: each primitive is the plain operation          */
+    gt_comm *comm; /* NULL, or of size 1: each primitive is the plain operation          */
     bool sequence_parallel;
     bool no_overlap;
-    int chunks;             /* pieces of a row-parallel all-reduce; 0: by size, at most 4         */
-    gt_tensor scratch;      /* u8, at least gt_tp_scratch_bytes(); contents last for one call     */
+    int chunks;        /* pieces of a row-parallel all-reduce; 0: by size, at most 4         */
+    gt_tensor scratch; /* u8, at least gt_tp_scratch_bytes(); contents last for one call     */
 } gt_tp;
-#define GT_TP_INIT {.struct_size = sizeof(gt_tp)}
+#define GT_TP_INIT                                                                                 \
+    {                                                                                              \
+        .struct_size = sizeof(gt_tp)                                                               \
+    }
 GT_API void gt_tp_init(gt_tp *tp, size_t size);
 
 /* Scratch that any primitive needs for N rows of `width` columns, where width is the width of the
@@ -57,7 +60,7 @@ GT_API size_t gt_tp_scratch_bytes(const gt_tp *tp, gt_dtype dtype, int64_t n, in
 /* The same for gt_tp_cross_entropy over n rows. */
 GT_API size_t gt_tp_cross_entropy_scratch_bytes(const gt_tp *tp, int64_t n);
 
-/* ---- linear -----------------------------------------------------------------------------------*/
+/* ---- linear ---------------------------------------------------------------------------------- */
 typedef struct gt_tp_column_params {
     size_t struct_size;
     const gt_tensor *bias; /* [O_r], optional                                               */
@@ -65,30 +68,33 @@ typedef struct gt_tp_column_params {
     gt_tensor *pre_gelu;   /* [N,O_r], optional: the value before the GELU                  */
     bool gathered;         /* x is already whole, [N,I], although sequence_parallel         */
 } gt_tp_column_params;
-#define GT_TP_COLUMN_PARAMS_INIT {.struct_size = sizeof(gt_tp_column_params)}
+#define GT_TP_COLUMN_PARAMS_INIT                                                                   \
+    {                                                                                              \
+        .struct_size = sizeof(gt_tp_column_params)                                                 \
+    }
 /* y[N,O_r] from x[N or N/P, I], w[O_r,I]. params may be NULL. */
 GT_API gt_status gt_tp_column_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *x,
                                       const gt_tensor *w, const gt_tp_column_params *params,
                                       gt_stream *stream);
 /* dx[N or N/P, I] = sum over ranks of dy w; dw[O_r,I] += dy^T x; dbias[O_r] += column sums of dy.
- * Each may be NULL: dx alone, later dw and dbias, is how a zero-bubble schedule asks. dx must not be
- * dy. */
+ * Each may be NULL: dx alone, later dw and dbias, is how a zero-bubble schedule asks. dx must not
+ * be dy. */
 GT_API gt_status gt_tp_column_backward(const gt_tp *tp, gt_tensor *dx, gt_tensor *dw,
                                        gt_tensor *dbias, const gt_tensor *dy, const gt_tensor *x,
                                        const gt_tensor *w, gt_stream *stream);
-/* y[N or N/P, O] = sum over ranks of x[N,I_r] w[O,I_r]^T, + bias[O] + residual (y's shape, may not be
- * y): both optional, added once. */
+/* y[N or N/P, O] = sum over ranks of x[N,I_r] w[O,I_r]^T, + bias[O] + residual (y's shape, may not
+ * be y): both optional, added once. */
 GT_API gt_status gt_tp_row_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *x,
                                    const gt_tensor *w, const gt_tensor *bias,
                                    const gt_tensor *residual, gt_stream *stream);
 /* dx[N,I_r] = dy w; dw[O,I_r] += dy^T x; dbias[O] += column sums of dy[N or N/P, O]. Each optional.
- * With sequence_parallel dbias is the sum over this rank's rows only: sum it over the ranks once per
- * step, as every gradient of a replicated parameter that is applied to cut rows. */
+ * With sequence_parallel dbias is the sum over this rank's rows only: sum it over the ranks once
+ * per step, as every gradient of a replicated parameter that is applied to cut rows. */
 GT_API gt_status gt_tp_row_backward(const gt_tp *tp, gt_tensor *dx, gt_tensor *dw, gt_tensor *dbias,
                                     const gt_tensor *dy, const gt_tensor *x, const gt_tensor *w,
                                     gt_stream *stream);
 
-/* ---- vocabulary -------------------------------------------------------------------------------*/
+/* ---- vocabulary ------------------------------------------------------------------------------ */
 /* y[N or N/P, C] = table[ids] + positions[rows % seq] (optional; replicated). table [V_r,C] holds
  * rows gt_split_first(vocab, P, r).. of the whole. ids i32 [N], rows i64 [N]. params->first is
  * ignored. */

@@ -5,12 +5,18 @@
  *
  * Parameters are grouped in *units* (a layer, usually): one flat, padded bucket each, with a table
  * parameter -> (offset, length). Stage 0 keeps everything, 1 shards the optimizer state, 2 also the
- * gradients, 3 also the parameters, which are gathered before use into rotating buffers.
+ * gradients, 3 also the parameters, which are gathered before use into rotating buffers. With one
+ * rank there is nothing to share: every stage is then 0. The calls below are the same for all
+ * stages. Guide: docs/zero.md; a whole program: examples/zero3_own_loop.c.
  *
  *     for each unit in forward order:   gt_zero_gather; compute with gt_zero_param; gt_zero_release
  *     for each unit in backward order:  gt_zero_gather; add into gt_zero_grad; gt_zero_release;
  *                                       gt_zero_reduce
- *     gt_zero_finish  (waits for the reductions)   gt_zero_norm   gt_zero_update
+ *     gt_zero_finish  (waits for the reductions)   gt_zero_norm   gt_zero_update or _discard
+ *
+ * Everything that communicates is collective over the communicator: all ranks make these calls for
+ * the same units in the same order. Errors of all: GT_ERR_ARGUMENT (a unit or tensor that there is
+ * not), GT_ERR_STATE (wrong order of calls, naming the unit), and those of the collectives.
  */
 #ifndef GEEKTRAIN_ZERO_H
 #define GEEKTRAIN_ZERO_H
@@ -24,93 +30,123 @@
 extern "C" {
 #endif
 
-/* ---- partition arithmetic: pure ----------------------------------------------------------------
+/* ---- partition arithmetic: pure ---------------------------------------------------------------
  * n elements over `parts`: each part gets ceil(n/parts), the last ones less or nothing. */
-GT_API int64_t gt_partition_size(int64_t n, int parts);            /* ceil                    */
-GT_API int64_t gt_partition_real(int64_t n, int parts, int part);  /* real elements of a part */
+GT_API int64_t gt_partition_size(int64_t n, int parts);           /* ceil                    */
+GT_API int64_t gt_partition_real(int64_t n, int parts, int part); /* real elements of a part */
 
 typedef struct gt_zero gt_zero;
 
 typedef struct gt_zero_tensor {
-    const char *name;    /* copied                                                      */
-    int64_t numel;       /* 0 and 1 are fine                                            */
-    float lr_scale, decay_scale; /* multiply lr and weight decay; decay_scale 0: no decay */
-    bool frozen;
-    double norm_weight;  /* this copy's share in the global norm: 1, or 0 for a replica  */
+    const char *name;            /* copied                                                      */
+    int64_t numel;               /* 0 and 1 are fine                                            */
+    float lr_scale, decay_scale; /* multiply lr and weight decay. 0 is 0, no default: set lr_scale
+                                    to 1; decay_scale 0 for norms and biases             */
+    bool frozen;                 /* no gradient, no update                                        */
+    double norm_weight;   /* this copy's share in the global norm: 1 (set it), or 0 for a replica
+                             that another rank counts                                      */
     int64_t replica_from; /* > 0: elements from here on are replicas, counted on another rank */
-    bool partial;        /* its gradient is first summed over params.model_comm           */
+    bool partial;         /* its gradient is first summed over params.model_comm           */
 } gt_zero_tensor;
 
 typedef struct gt_zero_params {
     size_t struct_size;
-    int stage;                  /* 0..3                                                         */
-    gt_dtype dtype;             /* of parameters                                                */
-    gt_dtype communication_dtype; /* of full gradients and their reduction                      */
-    gt_dtype accum_dtype;       /* of gradient shards (stage 2, 3)                              */
-    gt_optimizer_config optimizer;
+    int stage;                    /* 0..3                                                         */
+    gt_dtype dtype;               /* of parameters: f32 (0), bf16, f16                            */
+    gt_dtype communication_dtype; /* of gradients between ranks; sums are formed in f32. Stages 2
+                                   and 3: also what gt_zero_grad hands out */
+    gt_dtype accum_dtype; /* in which gradients are summed over microbatches. Stages 0 and 1:
+                             also what gt_zero_grad hands out                             */
+    gt_optimizer_config optimizer; /* type and constants; gt_config_init()'s is a good start     */
     int64_t persistence_threshold; /* stage 3: units with fewer elements stay gathered          */
-    int hpz_partition_size;        /* 0, 1: off                                                 */
-    int64_t reduce_bucket_size;    /* stages 0, 1: units smaller than it are reduced together   */
-    gt_offload offload_optimizer;
-    const char *offload_path;   /* directory of the file; the file is unlinked at once           */
-    gt_comm *model_comm;        /* tensor-parallel group, or NULL: partial gradients, LAMB norms */
+    int hpz_partition_size;       /* stage 3: this many neighbouring ranks hold all parameters among
+                                     them, so that gathers stay inside (ZeRO++, Wang et al. 2023);
+                                     divides the ranks. 0, 1: off                              */
+    int64_t reduce_bucket_size;   /* not used: each unit is reduced by itself                  */
+    gt_offload offload_optimizer; /* masters and moments: device memory, host memory, or a file */
+    const char *offload_path; /* directory of the file, NULL: "."; it is unlinked at once      */
+    gt_comm *model_comm;      /* tensor-parallel group, or NULL: partial gradients, LAMB norms */
 } gt_zero_params;
-#define GT_ZERO_PARAMS_INIT {.struct_size = sizeof(gt_zero_params)}
+#define GT_ZERO_PARAMS_INIT                                                                        \
+    {                                                                                              \
+        .struct_size = sizeof(gt_zero_params)                                                      \
+    }
 GT_API void gt_zero_params_init(gt_zero_params *params, size_t size);
 
-/* Collective over comm, borrowed: the group over which state is sharded and gradients summed. */
+/* Collective over comm: the group over which state is sharded and gradients summed. ctx, comm and
+ * params.model_comm are borrowed and must outlive it; params is required. Allocates no state yet.
+ * Errors: GT_ERR_ARGUMENT (stage), GT_ERR_DTYPE, GT_ERR_CONFIG (hpz does not divide the ranks). */
 GT_API gt_status gt_zero_create(gt_zero **out, gt_context *ctx, gt_comm *comm,
                                 const gt_zero_params *params);
+/* Waits for what is under way. Every rank should, before the communicator goes. */
 GT_API void gt_zero_destroy(gt_zero **zero);
-/* Adds a unit; *unit is its index. Names and sizes must agree across ranks (checked at allocate).
- * tie: NULL, or a communicator over which the unit's gradients are summed as well (copies of a tied
- * embedding on several pipeline stages). */
+/* Adds a unit, before gt_zero_allocate; *unit (may be NULL) is its index, counted from 0. Not
+ * collective, but names and sizes must agree across ranks (checked at allocate). tie: NULL, or a
+ * communicator over which the unit's gradients are summed as well (copies of a tied embedding on
+ * several pipeline stages). */
 GT_API gt_status gt_zero_add_unit(gt_zero *zero, const char *name, int count,
                                   const gt_zero_tensor *tensors, gt_comm *tie, int *unit);
-/* Allocates all state, collective. Parameters are zero until gt_zero_init_param or
- * gt_zero_load_param. */
+/* Allocates all state, collective: GT_MEM_PARAMS, GT_MEM_GRADS, GT_MEM_OPTIMIZER as
+ * gt_zero_formula() says. Parameters are zero until gt_zero_init_param or gt_zero_load_param.
+ * Errors: GT_ERR_MEMORY or GT_ERR_IO (offload file) on one rank is an error on all;
+ * GT_ERR_MISMATCH naming the first unit whose tensors differ. */
 GT_API gt_status gt_zero_allocate(gt_zero *zero);
 /* Initial values of elements [first, first + count) of a tensor, computed where they live, without
  * communication; init's offset counts from `first`, its other fields are those of gt_init. Not
  * collective, but every rank must. */
 GT_API gt_status gt_zero_init_param(gt_zero *zero, int unit, int tensor, int64_t first,
                                     int64_t count, const gt_init_params *init);
-/* Sets / reads the whole fp32 (master) value of one tensor from / to host memory of numel floats;
- * reading is collective. After loading call gt_zero_publish. */
+/* Sets / reads the whole f32 (master) value of one tensor from / to host memory of numel floats;
+ * each rank takes its part, reading is collective and gives every rank the whole. After loading
+ * call gt_zero_publish. */
 GT_API gt_status gt_zero_load_param(gt_zero *zero, int unit, int tensor, const float *host);
 GT_API gt_status gt_zero_read_param(gt_zero *zero, int unit, int tensor, float *host);
 /* Reads the whole gradient of the step, summed over ranks, between gt_zero_finish and
  * gt_zero_update. Collective. */
 GT_API gt_status gt_zero_read_grad(gt_zero *zero, int unit, int tensor, float *host);
-/* Publishes freshly initialised or loaded masters to the working parameters. Collective. */
+/* Rounds freshly initialised or loaded masters into the parameters of all ranks. Collective. */
 GT_API gt_status gt_zero_publish(gt_zero *zero);
 
-/* Begins to gather a unit so that a later gt_zero_gather waits less. Collective in program order. */
+/* Begins to gather a unit so that a later gt_zero_gather waits less; does nothing where two buffers
+ * of its size are in use already, or there is nothing to gather. Must be followed by gt_zero_gather
+ * of the unit. Collective. */
 GT_API gt_status gt_zero_prefetch(gt_zero *zero, int unit);
-/* The unit's parameters are ready on the compute stream until gt_zero_release; calls nest. */
+/* The unit's parameters are ready on the compute stream until gt_zero_release; calls nest. Wanted
+ * at every stage: the update's last part may still be on its way. Collective at stage 3. */
 GT_API gt_status gt_zero_gather(gt_zero *zero, int unit);
 GT_API gt_status gt_zero_release(gt_zero *zero, int unit);
+/* A flat view of a tensor of a gathered unit, in params.dtype, on the context's device; valid until
+ * the unit is released. Not to be written to. */
 GT_API gt_status gt_zero_param(gt_zero *zero, int unit, int tensor, gt_tensor *out);
 /* The full gradient of a tensor (flat), to be added to; zero at its first use after a reduce or a
- * step. data NULL when frozen. Tells the engine that this unit's gradients are in use. */
+ * step, valid until the unit's next gt_zero_reduce. data NULL when frozen. */
 GT_API gt_status gt_zero_grad(gt_zero *zero, int unit, int tensor, gt_tensor *out);
 /* This microbatch is done with the unit's gradients. last: of the step. Stage 0 and 1 reduce only
- * then; 2 and 3 reduce-scatter each time and add to the shard. Runs under later work. */
+ * then; 2 and 3 reduce-scatter each time and add to the shard. Gradients are summed over the ranks,
+ * not averaged. Runs under later work. A rank that did not use the unit calls it too. Collective.
+ */
 GT_API gt_status gt_zero_reduce(gt_zero *zero, int unit, bool last);
-/* Waits for all reductions; units not reduced this step are (their gradients count as zero). */
+/* Waits for all reductions; units not reduced this step are (their gradients count as zero). At
+ * stage 3 also compares the order of gathers since the last one. Collective. Errors:
+ * GT_ERR_MISMATCH on all ranks, naming rank and unit where the orders part. */
 GT_API gt_status gt_zero_finish(gt_zero *zero);
 /* acc f64[1] += squared norm of this rank's distinct gradient elements, times norm_weight: an
  * all-reduce SUM of it over every rank gives the global squared norm. */
 GT_API gt_status gt_zero_norm(gt_zero *zero, gt_tensor *acc);
-/* One optimizer step on this rank's state with gradients * grad_scale, then parameters back. `step`
- * counts applied updates from 1. */
+/* One optimizer step on this rank's state with gradients * grad_scale (1/loss scale, clipping,
+ * averaging in one factor), then parameters back to all ranks, under later work. `step` counts
+ * applied updates from 1. The step's gradients are forgotten. Collective. */
 GT_API gt_status gt_zero_update(gt_zero *zero, double lr, double grad_scale, int64_t step);
-/* Forgets this step's gradients (a skipped step). */
+/* Forgets this step's gradients: a step that is skipped. After gt_zero_finish; not collective, but
+ * every rank must. */
 GT_API gt_status gt_zero_discard(gt_zero *zero);
-/* After a non-finite norm: the first offending parameter on this rank, "" if none here. */
+/* After a non-finite norm, before gt_zero_discard: the name of the first parameter whose gradient
+ * is not finite in this rank's part, "" if none here. Waits. Not collective. */
 GT_API gt_status gt_zero_find_nonfinite(gt_zero *zero, char *name, size_t size);
 
-/* Bytes this rank holds for model states, by the formula of docs/zero.md, and the gather buffers. */
+/* Bytes this rank holds for model states, by the formula of docs/zero.md (optimizer: 0 where it is
+ * offloaded), and those of the buffers made so far for gathered parameters and for gradients under
+ * way (GT_MEM_COMM): complete after the first step. */
 typedef struct gt_zero_bytes {
     int64_t params, grads, optimizer, gather_buffers;
 } gt_zero_bytes;

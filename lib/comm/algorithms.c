@@ -3,11 +3,11 @@
  * Every collective as flows of chunks between pairs of ranks.
  *
  *   all_gather, all_to_all   each pair exchanges its slices directly
- *   reduce_scatter           each rank receives the peers' versions of its slice, chunk by chunk,
- * and sums a chunk as soon as all versions of it are there all_reduce               reduce_scatter,
- * each summed chunk sent on at once to everybody; up to small_max bytes: everything to everybody,
- * summed by each rank broadcast                the root sends to each; long ones: a part to each,
- * which passes it on
+ *   reduce_scatter   each rank receives the peers' versions of its slice, chunk by chunk, and sums
+ *                    a chunk as soon as all versions of it are there
+ *   all_reduce       reduce_scatter, each summed chunk sent on at once to everybody; up to
+ *                    small_max bytes: everything to everybody, summed by each rank
+ *   broadcast        the root sends to each; long ones: a part to each, which passes it on
  *
  * Each byte is sent the least number of times: 2 (P-1)/P of the data per rank for all_reduce,
  * (P-1)/P for the others. The sum's order does not depend on the cut, so it is free.

@@ -3,11 +3,10 @@
  * Dynamic loss scaling. Three published rules, of which traces are in
  * tests/unit/test_loss_scaler.c:
  *
- *             growth                                    overflow
- *   deepspeed after window + 1 clean steps, then every  hysteresis - 1 overflows are forgiven;
- * refilled window                                    on growth, or on every clean step
- * (consecutive) megatron  every window clean steps                  as deepspeed; refilled on
- * growth only torch     every window clean steps                  each one halves
+ *   deepspeed  overflow: hysteresis - 1 are forgiven, refilled on growth or, with consecutive, on
+ *              every clean step. Growth after window + 1 clean steps, then after every window
+ *   megatron   the same overflows, refilled on growth only. Growth after every window clean steps
+ *   torch      each overflow halves. Growth after every window clean steps
  *
  * The scale stays within [min_scale, largest power of two that f32 holds], whatever comes.
  */
