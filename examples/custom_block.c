@@ -3,8 +3,7 @@
  * A block of your own in a model with built-in ones, trained by the step engine in any layout:
  *
  *     custom_block FILE [STEPS] [KEY=VALUE ...]
- *     mpirun -n 4 custom_block FILE 100 mesh.tp=2 mesh.sequence_parallel=true
- * zero_optimization.stage=3
+ *     mpirun -n 4 custom_block FILE 100 mesh.tp=2 zero_optimization.stage=3
  *
  * The block is a bottleneck adapter (Houlsby et al. 2019), [rows, C] -> [rows, C]:
  *
@@ -137,7 +136,7 @@ static gt_status add_adapter(gt_model *model, const char *name, int64_t width, i
 {
     adapter *a = malloc(sizeof(*a));
     if (a == NULL) {
-        return GT_ERR_MEMORY;
+        return gt_set_error(GT_ERR_MEMORY, "no memory for block %s", name);
     }
     *a = (adapter){.width = width, .rank = rank};
     return gt_model_add(model, name, &adapter_ops, a); /* owns a from here on */

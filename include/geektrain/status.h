@@ -46,6 +46,15 @@ GT_API const char *gt_status_name(gt_status status);
  * valid until the next failing call on this thread. */
 GT_API const char *gt_last_error(void);
 
+/* Sets the calling thread's sentence (printf format, at most 1023 characters are kept) and returns
+ * `status`: for functions of yours that the library calls, such as those of a block, and for a rank
+ * that fails outside the library before gt_comm_agree() or gt_comm_fail(). */
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+GT_API gt_status
+gt_set_error(gt_status status, const char *format, ...);
+
 #ifdef __cplusplus
 }
 #endif

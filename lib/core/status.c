@@ -21,6 +21,16 @@ gt_status gti_fail(gt_status status, const char *format, ...)
     return status;
 }
 
+gt_status gt_set_error(gt_status status, const char *format, ...)
+{
+    char text[GTI_ERROR_MAX];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return gti_fail_text(status, text);
+}
+
 gt_status gti_fail_in(gt_status status, const char *format, ...)
 {
     char place[GTI_ERROR_MAX], cause[GTI_ERROR_MAX];

@@ -71,6 +71,14 @@ static void sentences_are_cut_not_overrun(void **state)
     assert_string_equal(gt_last_error(), "xxxxxxxxxxxxxxxxxxxxxxx");
 }
 
+static void callers_set_sentences_too(void **state)
+{
+    fails(3);
+    assert_int_equal(gt_set_error(GT_ERR_UNSUPPORTED, "%s: after %s", "adapter", gt_last_error()),
+                     GT_ERR_UNSUPPORTED);
+    assert_string_equal(gt_last_error(), "adapter: after gamma has 3, want C=16");
+}
+
 static void other_thread(int rank, int size, void *user)
 {
     TH_TRUE(gt_last_error()[0] == '\0');
@@ -93,6 +101,7 @@ int main(void)
         cmocka_unit_test(names_are_pinned),
         cmocka_unit_test(fail_writes_the_sentence),
         cmocka_unit_test(sentences_are_cut_not_overrun),
+        cmocka_unit_test(callers_set_sentences_too),
         cmocka_unit_test(every_thread_has_its_own),
     };
     return cmocka_run_group_tests_name("status", tests, NULL, NULL);
