@@ -29,7 +29,7 @@ static gt_status init_param(gt_trainer *t, const struct model_param *p)
         init.kind = p->decl.init;
         init.mean = p->decl.mean;
         init.std = p->decl.std;
-        init.seed = gt_context_seed(t->ctx);
+        init.seed = t->config.seed;
         init.stream_id = name_hash(p->name);
         if (p->decl.tp_axis != GT_REPLICATED && pieces[i].count > 0) {
             init.axis_local = pieces[i].count;

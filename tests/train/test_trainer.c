@@ -126,6 +126,32 @@ static void no_tokens(gt_comm *world, gt_context *ctx, void *user)
     (void)user;
 }
 
+/* Initial values follow the configuration's seed, whatever the context's. */
+static void seeds(gt_comm *world, gt_context *ctx, void *user)
+{
+    double loss[3];
+    const uint64_t seed[3] = {7, 8, 7};
+    for (int i = 0; i < 3; i++) {
+        struct bench b;
+        gt_step_result r;
+        const layout l = {.dp = gt_comm_size(world), .micro = 1, .no_dropout = true};
+        memset(&b, 0, sizeof(b));
+        layout_config(&b.config, &l);
+        b.config.seed = seed[i];
+        b.rank = gt_comm_rank(world);
+        b.size = gt_comm_size(world);
+        TH_OK(gt_model_create(&b.model));
+        TH_OK(gt_model_add_gpt(b.model, &b.config.model));
+        TH_OK(gt_trainer_create(&b.trainer, ctx, world, b.model, &b.config));
+        load_batch(&b, 0);
+        TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));
+        loss[i] = r.loss;
+        close_bench(&b);
+    }
+    TH_TRUE(loss[0] != loss[1] && loss[0] == loss[2]);
+    (void)user;
+}
+
 /* A last batch that is short on some ranks and empty on others is the mean over what is there. */
 static void short_batch(gt_comm *world, gt_context *ctx, void *user)
 {
@@ -392,6 +418,7 @@ static const struct row rows[] = {
     {"a batch before the first", bad_sample_number, 1, 1},
     {"all targets ignored", no_tokens, 1, 3},
     {"a short last batch", short_batch, 1, 3},
+    {"the seed of the configuration", seeds, 1, 2},
     {"overflow of the loss scale", overflow, 1, 2},
     {"NaN on one rank", one_rank_nan, 2, 3},
     {"different configurations", different_configs, 2, 3},
