@@ -17,6 +17,7 @@ int main(int argc, char **argv)
     CHECK(open_world(&ctx, &comm, NULL) == 0);
     CHECK(exchange(comm) == 0);
     CHECK(got == -1); /* our messages are not its */
+    MPI_Barrier(MPI_COMM_WORLD);
     MPI_Send(&rank, 1, MPI_INT, (rank + 1) % size, 0, MPI_COMM_WORLD);
     CHECK(exchange(comm) == 0);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
