@@ -5,9 +5,13 @@
  *     custom_block FILE [STEPS] [KEY=VALUE ...]
  *     mpirun -n 4 custom_block FILE 100 mesh.tp=2 zero_optimization.stage=3
  *
- * The block is a bottleneck adapter (Houlsby et al. 2019), [rows, C] -> [rows, C]:
+ * The block is a bottleneck adapter (Houlsby et al. 2019), [rows, C] -> [rows, C], whose hidden
+ * units are cut over the tensor-parallel ranks:
  *
  *     h = x down^T        y = x + gelu(h) up^T        down [R,C], up [C,R]
+ *
+ * A block that is not cut is simpler: parameters have tp_axis = GT_REPLICATED and sequence_partial,
+ * gt_linear_forward() and gt_linear_backward() do the products, and no scratch is needed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,93 +35,89 @@ typedef struct adapter {
 /* Indices, in the order of declaration and planning. */
 enum { P_DOWN, P_UP };
 enum { S_H, S_A, S_DOUT, S_DH };
-enum { W_DA };
+enum { W_DH, W_SCRATCH };
 
-/* Global shapes. Nothing is cut over tensor-parallel ranks here; sequence_partial says that with
- * sequence parallelism each of them sees only its own rows, so that gradients must be summed. */
+/* Global shapes; tp_axis says along which axis a rank has only its part. */
 static gt_status declare(gt_block *block, gt_param_list *params)
 {
     const adapter *a = block->state;
     gt_param down = {.name = "down.weight",
                      .ndim = 2,
                      .shape = {a->rank, a->width},
-                     .tp_axis = GT_REPLICATED,
-                     .sequence_partial = true,
+                     .tp_axis = 0,
                      .init = GT_INIT_NORMAL,
                      .std = 0.02f};
     gt_param up = down;
     up.name = "up.weight";
     up.shape[0] = a->width;
     up.shape[1] = a->rank;
+    up.tp_axis = 1;
     TRY(gt_param_add(params, &down));
     return gt_param_add(params, &up);
 }
 
-/* Every tensor that steps will need is named here: steps allocate nothing. */
+/* Every tensor that steps will need is named here: steps allocate nothing. What is cut by columns
+ * has all rows, what is not has this rank's (fewer under sequence parallelism). */
 static gt_status plan(gt_block *block, gt_plan *plan)
 {
     const adapter *a = block->state;
     const gt_layout *l = gt_plan_layout(plan);
-    const gt_shape *in = gt_plan_input(plan, 0);
-    int64_t wide[2] = {in->dims[0], in->dims[1]}, narrow[2] = {in->dims[0], a->rank};
-    int64_t wide_kept[2] = {l->split_backward ? wide[0] : 0, wide[1]};
-    int64_t narrow_kept[2] = {l->split_backward ? wide[0] : 0, a->rank};
+    int64_t all = gt_layout_all_rows(l), units = gt_split_count(a->rank, l->tp_size, l->tp_rank);
+    int64_t wide[2] = {l->rows, a->width}, narrow[2] = {all, units};
+    int64_t wide_kept[2] = {l->split_backward ? l->rows : 0, a->width};
+    int64_t narrow_kept[2] = {l->split_backward ? all : 0, units};
+    int64_t scratch = (int64_t)gt_layout_tp_scratch(l, a->width);
     TRY(gt_plan_output(plan, l->dtype, 2, wide));
     TRY(gt_plan_save(plan, l->dtype, 2, narrow));
     TRY(gt_plan_save(plan, l->dtype, 2, narrow));
     TRY(gt_plan_save(plan, l->dtype, 2, wide_kept));   /* a zero-bubble schedule asks for weight */
     TRY(gt_plan_save(plan, l->dtype, 2, narrow_kept)); /* gradients later: keep what they need   */
     TRY(gt_plan_workspace(plan, l->dtype, 2, narrow));
-    gt_plan_flops(plan, 4.0 * (double)wide[0] * (double)a->width * (double)a->rank);
+    TRY(gt_plan_workspace(plan, GT_U8, 1, &scratch));
+    gt_plan_flops(plan, 4.0 * (double)all * (double)a->width * (double)units);
     return GT_OK;
 }
 
 static gt_status forward(gt_block *block, const gt_step *s, const gt_tensor *in, gt_tensor *out,
                          gt_saved *saved)
 {
-    gt_tensor *h = gt_saved_tensor(saved, S_H), *act = gt_saved_tensor(saved, S_A);
-    gt_gemm_params up = GT_GEMM_PARAMS_INIT;
-    up.trans_b = true;
-    up.accumulate = true;
-    TRY(gt_linear_forward(s->ctx, h, in, &s->params[P_DOWN], NULL, s->stream));
-    TRY(gt_gelu_forward(s->ctx, act, h, s->stream));
-    TRY(gt_copy(s->ctx, out, in, s->stream));
-    return gt_gemm(s->ctx, out, act, &s->params[P_UP], &up, s->stream); /* out += act up^T */
+    gt_tp tp = gt_step_tp(s, &s->workspace[W_SCRATCH]);
+    gt_tensor *act = gt_saved_tensor(saved, S_A);
+    gt_tp_column_params down = GT_TP_COLUMN_PARAMS_INIT;
+    down.gelu = true;
+    down.pre_gelu = gt_saved_tensor(saved, S_H);
+    TRY(gt_tp_column_forward(&tp, act, in, &s->params[P_DOWN], &down, s->stream));
+    return gt_tp_row_forward(&tp, out, act, &s->params[P_UP], NULL, in, s->stream); /* in + ... */
 }
 
-/* dw += dy^T x, for either linear; the gradient is absent where a parameter is frozen. */
-static gt_status weight_gradient(const gt_step *s, int index, const gt_tensor *dy,
-                                 const gt_tensor *x)
+/* A frozen parameter has no gradient. */
+static gt_tensor *wanted(gt_tensor *grad)
 {
-    gt_tensor *dw = &s->grads[index];
-    return dw->data == NULL
-               ? GT_OK
-               : gt_linear_backward(s->ctx, NULL, dw, NULL, dy, x, &s->params[index], s->stream);
+    return grad->data != NULL ? grad : NULL;
 }
 
 static gt_status backward(gt_block *block, const gt_step *s, const gt_tensor *in,
                           const gt_tensor *dout, gt_tensor *din, gt_saved *saved, unsigned parts)
 {
+    gt_tp tp = gt_step_tp(s, &s->workspace[W_SCRATCH]);
     bool split = s->layout->split_backward;
-    gt_tensor *dh = split ? gt_saved_tensor(saved, S_DH) : &s->workspace[W_DA];
-    const gt_tensor *dy = split ? gt_saved_tensor(saved, S_DOUT) : dout;
-    if (parts & GT_BACKWARD_INPUT) {
-        gt_gemm_params add = GT_GEMM_PARAMS_INIT;
-        add.accumulate = true;
-        if (split) {
-            TRY(gt_copy(s->ctx, gt_saved_tensor(saved, S_DOUT), dout, s->stream));
-        }
-        TRY(gt_linear_backward(s->ctx, dh, NULL, NULL, dout, gt_saved_tensor(saved, S_A),
-                               &s->params[P_UP], s->stream));
+    bool input = (parts & GT_BACKWARD_INPUT) != 0, weight = (parts & GT_BACKWARD_WEIGHT) != 0;
+    const gt_tensor *down = &s->params[P_DOWN], *up = &s->params[P_UP];
+    const gt_tensor *dy = input ? dout : gt_saved_tensor(saved, S_DOUT);
+    gt_tensor *dh = split ? gt_saved_tensor(saved, S_DH) : &s->workspace[W_DH];
+    gt_tensor *ddown = weight ? wanted(&s->grads[P_DOWN]) : NULL;
+    gt_tensor *dup = weight ? wanted(&s->grads[P_UP]) : NULL;
+    TRY(gt_tp_row_backward(&tp, input ? dh : NULL, dup, NULL, dy, gt_saved_tensor(saved, S_A), up,
+                           s->stream));
+    if (input) {
         TRY(gt_gelu_backward(s->ctx, dh, dh, gt_saved_tensor(saved, S_H), s->stream));
-        TRY(gt_copy(s->ctx, din, dout, s->stream));
-        TRY(gt_gemm(s->ctx, din, dh, &s->params[P_DOWN], &add, s->stream)); /* din += dh down */
     }
-    if (parts & GT_BACKWARD_WEIGHT) {
-        TRY(weight_gradient(s, P_UP, dy, gt_saved_tensor(saved, S_A)));
-        TRY(weight_gradient(s, P_DOWN, dh, in));
+    TRY(gt_tp_column_backward(&tp, input ? din : NULL, ddown, NULL, dh, in, down, s->stream));
+    if (input) {
+        TRY(gt_axpby(s->ctx, din, dout, 1, 1, s->stream)); /* the way past the adapter */
     }
-    return GT_OK;
+    return input && split ? gt_copy(s->ctx, gt_saved_tensor(saved, S_DOUT), dout, s->stream)
+                          : GT_OK;
 }
 
 static void destroy(gt_block *block)

@@ -25,6 +25,7 @@
 #include <geektrain/comm.h>
 #include <geektrain/mesh.h>
 #include <geektrain/ops.h>
+#include <geektrain/tensor_parallel.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -143,6 +144,18 @@ typedef struct gt_step {
 
 /* The saved tensors of this microbatch, planned index. */
 GT_API gt_tensor *gt_saved_tensor(gt_saved *saved, int index);
+
+/* ---- tensor and sequence parallelism inside a block -------------------------------------------
+ * The primitives are those of tensor_parallel.h. What is cut (columns of a column-parallel linear)
+ * has gt_layout_all_rows() rows on every rank; what is not has layout->rows. */
+GT_API int64_t gt_layout_all_rows(const gt_layout *layout);
+/* Bytes of the GT_U8 workspace tensor to plan for the primitives; width: the widest uncut side. */
+GT_API size_t gt_layout_tp_scratch(const gt_layout *layout, int64_t width);
+/* What the primitives take, in forward and backward; scratch is that workspace tensor. Where tensor
+ * parallelism is off they are the plain operations. */
+GT_API gt_tp gt_step_tp(const gt_step *step, const gt_tensor *scratch);
+/* Global row numbers of the activation's rows here, i64 [layout->rows]: for gt_dropout. */
+GT_API gt_tensor gt_step_rows(const gt_step *step);
 
 enum { GT_BACKWARD_INPUT = 1, GT_BACKWARD_WEIGHT = 2, GT_BACKWARD_BOTH = 3 };
 

@@ -53,7 +53,7 @@ static gt_status forward(gt_block *block, const gt_step *step, const gt_tensor *
 {
     const gti_gpt *gpt = block->state;
     gt_embedding_params p = params_of(gpt, step);
-    gt_tp tp = gti_step_tp(step, &step->workspace[W_TP]);
+    gt_tp tp = gt_step_tp(step, &step->workspace[W_TP]);
     const gt_tensor *positions = gpt->llama ? NULL : &step->params[P_POSITIONS];
     GT_TRY(gt_tp_embedding_forward(&tp, out, &step->params[P_TOKENS], positions, step->tokens,
                                    step->rows, &p, step->stream));
@@ -84,7 +84,7 @@ static gt_status backward(gt_block *block, const gt_step *step, const gt_tensor 
         return GT_OK;
     }
     gt_embedding_params p = params_of(gpt, step);
-    gt_tp tp = gti_step_tp(step, &step->workspace[W_TP]);
+    gt_tp tp = gt_step_tp(step, &step->workspace[W_TP]);
     gt_tensor *dpositions = gpt->llama ? NULL : gti_step_grad(step, P_POSITIONS);
     return gt_tp_embedding_backward(&tp, gti_step_grad(step, P_TOKENS), dpositions, dy,
                                     step->tokens, step->rows, &p, step->stream);

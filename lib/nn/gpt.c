@@ -6,7 +6,7 @@
 #include "core/fail.h"
 #include "parallel/tp_exchange.h"
 
-gt_tp gti_step_tp(const gt_step *step, const gt_tensor *scratch)
+gt_tp gt_step_tp(const gt_step *step, const gt_tensor *scratch)
 {
     gt_tp tp = GT_TP_INIT;
     tp.ctx = step->ctx;
@@ -19,16 +19,22 @@ gt_tp gti_step_tp(const gt_step *step, const gt_tensor *scratch)
     return tp;
 }
 
-int64_t gti_plan_tp_scratch(const gt_layout *layout, int64_t width)
+int64_t gt_layout_all_rows(const gt_layout *layout)
 {
-    if (!gti_layout_cut(layout)) {
-        return 0;
-    }
-    return (int64_t)gti_tp_scratch(layout->tp_size, layout->dtype, gti_layout_all_rows(layout),
-                                   width);
+    return layout->batch * layout->seq_local;
 }
 
-gt_tensor gti_step_rows(const gt_step *step)
+size_t gt_layout_tp_scratch(const gt_layout *layout, int64_t width)
+{
+    return gti_tp_scratch(layout->tp_size, layout->dtype, gt_layout_all_rows(layout), width);
+}
+
+int64_t gti_plan_tp_scratch(const gt_layout *layout, int64_t width)
+{
+    return gti_layout_cut(layout) ? (int64_t)gt_layout_tp_scratch(layout, width) : 0;
+}
+
+gt_tensor gt_step_rows(const gt_step *step)
 {
     gt_tensor v = *step->rows;
     if (gti_layout_cut(step->layout)) {
@@ -42,7 +48,7 @@ gt_tensor gti_step_rows(const gt_step *step)
 gt_status gti_step_dropout(const gt_step *step, float p, int k, gt_tensor *y, const gt_tensor *x)
 {
     gt_dropout_params params = GT_DROPOUT_PARAMS_INIT;
-    gt_tensor rows = gti_step_rows(step);
+    gt_tensor rows = gt_step_rows(step);
     params.p = p;
     params.seed = step->seed;
     params.site = (uint64_t)step->block_index * 16 + (uint64_t)k;
@@ -59,7 +65,7 @@ gt_tensor *gti_step_grad(const gt_step *step, int index)
 gt_status gti_gpt_check_plan(const gti_gpt *gpt, const gt_plan *plan, int inputs)
 {
     const gt_layout *l = gt_plan_layout(plan);
-    int64_t all = gti_layout_all_rows(l), c = gpt->config.width;
+    int64_t all = gt_layout_all_rows(l), c = gpt->config.width;
     if (l->seq > gpt->config.seq) {
         return GT_FAIL(GT_ERR_CONFIG, "a sequence of %lld tokens, but the model has %lld positions",
                        (long long)l->seq, (long long)gpt->config.seq);

@@ -45,21 +45,13 @@ gt_status gti_norm_backward(const gt_step *step, const gti_gpt *gpt, const gti_n
 void gti_rope_frequencies(const gt_model_config *config, int64_t head_size, float *freq);
 float gti_rope_scale(const gt_model_config *config);
 
-/* Tensor parallelism of this step over `scratch`. */
-gt_tp gti_step_tp(const gt_step *step, const gt_tensor *scratch);
-/* As gt_tp_scratch_bytes, by layout: 0 when rows are not cut. */
+/* As gt_layout_tp_scratch, but 0 when rows are not cut: the built-in blocks gather no columns. */
 int64_t gti_plan_tp_scratch(const gt_layout *layout, int64_t width);
-/* The global row numbers of the activation's rows here. */
-gt_tensor gti_step_rows(const gt_step *step);
 /* y = dropout(x) at site k of this block, where x is [rows, C]. */
 gt_status gti_step_dropout(const gt_step *step, float p, int k, gt_tensor *y, const gt_tensor *x);
 /* Gradient `index`, or NULL where there is none to compute. */
 gt_tensor *gti_step_grad(const gt_step *step, int index);
 
-static inline int64_t gti_layout_all_rows(const gt_layout *layout)
-{
-    return layout->batch * layout->seq_local;
-}
 static inline bool gti_layout_cut(const gt_layout *layout)
 {
     return layout->sequence_parallel && layout->tp_size > 1;

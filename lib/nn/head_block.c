@@ -38,7 +38,7 @@ static int64_t local_vocab(const gti_gpt *gpt, const gt_layout *l)
  * must choose alike, so the largest shard decides. */
 static int64_t chunk_count(const gti_gpt *gpt, const gt_layout *l)
 {
-    int64_t rows = gti_layout_all_rows(l);
+    int64_t rows = gt_layout_all_rows(l);
     int64_t row =
         gt_split_count(gpt->config.vocab, l->tp_size, 0) * (int64_t)gt_dtype_size(l->dtype);
     int64_t fit = CHUNK_BYTES / row;
@@ -56,7 +56,7 @@ static gt_status plan(gt_block *block, gt_plan *plan)
 {
     const gti_gpt *gpt = block->state;
     const gt_layout *l = gt_plan_layout(plan);
-    int64_t rows = l->rows, all = gti_layout_all_rows(l), c = gpt->config.width;
+    int64_t rows = l->rows, all = gt_layout_all_rows(l), c = gpt->config.width;
     int64_t v = local_vocab(gpt, l), chunk = (all + chunk_count(gpt, l) - 1) / chunk_count(gpt, l);
     int64_t whole = gti_layout_cut(l) ? all : 0, mean = gpt->llama ? 0 : rows, dims[2] = {rows, c};
     int64_t scratch = gti_plan_tp_scratch(l, c), xent = l->tp_size == 1 ? 0 : chunk * 16 + 128;
@@ -144,7 +144,7 @@ static gt_status chunk_gradients(chunk_job *job, const gt_tensor *dlogits, const
 static gt_status all_chunks(chunk_job *job)
 {
     const gt_layout *l = job->step->layout;
-    int64_t rows = gti_layout_all_rows(l), count = chunk_count(job->gpt, l);
+    int64_t rows = gt_layout_all_rows(l), count = chunk_count(job->gpt, l);
     for (int64_t i = 0; i < count; i++) {
         int64_t first = gt_split_first(rows, (int)count, (int)i);
         int64_t n = gt_split_count(rows, (int)count, (int)i);
@@ -164,13 +164,13 @@ static gt_status forward(gt_block *block, const gt_step *step, const gt_tensor *
     const gti_gpt *gpt = block->state;
     gt_tensor *workspace = step->workspace, *dnormed = gt_saved_tensor(saved, S_DNORMED);
     bool cut = gti_layout_cut(step->layout);
-    gt_tp tp = gti_step_tp(step, &workspace[W_TP]);
+    gt_tp tp = gt_step_tp(step, &workspace[W_TP]);
     gti_norm norm = norm_of(gpt, step, &workspace[W_NORMED], in);
     norm.mean = gt_saved_tensor(saved, S_MEAN);
     norm.rstd = gt_saved_tensor(saved, S_RSTD);
     chunk_job job = {.gpt = gpt,
                      .step = step,
-                     .xent = gti_step_tp(step, &workspace[W_XENT]),
+                     .xent = gt_step_tp(step, &workspace[W_XENT]),
                      .normed = cut ? &workspace[W_WHOLE] : norm.y,
                      .dnormed = cut ? &workspace[W_DWHOLE] : dnormed};
     GT_TRY(gti_norm_forward(step, gpt, &norm));
@@ -224,9 +224,9 @@ static gt_status logits(gt_block *block, const gt_step *step, const gt_tensor *i
     const gt_layout *l = step->layout;
     int64_t v = local_vocab(gpt, l),
             first = gt_split_first(gpt->config.vocab, l->tp_size, l->tp_rank);
-    if (row < 0 || row >= gti_layout_all_rows(l)) {
+    if (row < 0 || row >= gt_layout_all_rows(l)) {
         return GT_FAIL(GT_ERR_ARGUMENT, "logits of row %lld, wanted 0 to %lld", (long long)row,
-                       (long long)gti_layout_all_rows(l) - 1);
+                       (long long)gt_layout_all_rows(l) - 1);
     }
     gt_tensor *y = &step->workspace[W_ROW], *part = &step->workspace[W_ROW_LOGITS];
     gt_gemm_params gemm = GT_GEMM_PARAMS_INIT;

@@ -35,7 +35,7 @@ gt_status gti_transformer_rope(const gti_gpt *gpt, const gt_step *step, gt_tenso
 static gt_status attention(const gti_gpt *gpt, const gt_step *step, const gt_tensor *in,
                            gt_tensor *out, gt_saved *saved)
 {
-    gt_tp tp = gti_step_tp(step, &step->workspace[GTI_W_TP]);
+    gt_tp tp = gt_step_tp(step, &step->workspace[GTI_W_TP]);
     gti_heads h = gti_transformer_heads(gpt, step->layout);
     gt_tensor *qkv = gt_saved_tensor(saved, GTI_S_QKV);
     gt_tensor *attended = gt_saved_tensor(saved, GTI_S_ATTENDED);
@@ -61,7 +61,7 @@ static gt_status attention(const gti_gpt *gpt, const gt_step *step, const gt_ten
 static gt_status feed_forward(const gti_gpt *gpt, const gt_step *step, const gt_tensor *normed,
                               gt_tensor *out, gt_saved *saved, float dropout)
 {
-    gt_tp tp = gti_step_tp(step, &step->workspace[GTI_W_TP]);
+    gt_tp tp = gt_step_tp(step, &step->workspace[GTI_W_TP]);
     gt_tensor *pre = gt_saved_tensor(saved, GTI_S_PRE), *act = gt_saved_tensor(saved, GTI_S_ACT);
     const gt_tensor *sum = gt_saved_tensor(saved, GTI_S_SUM);
     gt_tp_column_params column = GT_TP_COLUMN_PARAMS_INIT;

@@ -127,7 +127,7 @@ gt_status gti_transformer_backward(gt_block *block, const gt_step *step, const g
     pass p = {.gpt = gpt,
               .step = step,
               .saved = saved,
-              .tp = gti_step_tp(step, &step->workspace[GTI_W_TP]),
+              .tp = gt_step_tp(step, &step->workspace[GTI_W_TP]),
               .input = parts & GT_BACKWARD_INPUT,
               .weight = parts & GT_BACKWARD_WEIGHT,
               .split = step->layout->split_backward,

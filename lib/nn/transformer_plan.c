@@ -95,7 +95,7 @@ static gt_status save(gt_plan *plan, gt_dtype dtype, bool needed, int64_t rows, 
 static gt_status plan_saved(gt_plan *plan, const gti_gpt *gpt, const gt_layout *l)
 {
     gti_heads h = gti_transformer_heads(gpt, l);
-    int64_t rows = l->rows, all = gti_layout_all_rows(l), c = gpt->config.width;
+    int64_t rows = l->rows, all = gt_layout_all_rows(l), c = gpt->config.width;
     int64_t f = gti_transformer_ffn(gpt, l), pre = gpt->llama ? 2 * f : f;
     int64_t lse[3] = {h.b, h.heads, h.t};
     bool split = l->split_backward;
@@ -128,7 +128,7 @@ static gt_status work(gt_plan *plan, gt_dtype dtype, bool needed, int64_t rows, 
 static gt_status plan_workspace(gt_plan *plan, const gti_gpt *gpt, const gt_layout *l)
 {
     gti_heads h = gti_transformer_heads(gpt, l);
-    int64_t rows = l->rows, all = gti_layout_all_rows(l), c = gpt->config.width;
+    int64_t rows = l->rows, all = gt_layout_all_rows(l), c = gpt->config.width;
     int64_t f = gti_transformer_ffn(gpt, l), scratch = gti_plan_tp_scratch(l, c);
     bool once = !l->split_backward;
     GT_TRY(gt_plan_workspace(plan, GT_U8, 1, &scratch));
@@ -159,7 +159,7 @@ static gt_status plan_rope(gt_plan *plan, const gti_gpt *gpt)
 static double forward_flops(const gti_gpt *gpt, const gt_layout *l)
 {
     gti_heads h = gti_transformer_heads(gpt, l);
-    double rows = (double)gti_layout_all_rows(l), c = (double)gpt->config.width;
+    double rows = (double)gt_layout_all_rows(l), c = (double)gpt->config.width;
     double f = (double)gti_transformer_ffn(gpt, l);
     double width = (double)(gti_heads_row(&h) + h.heads * h.d) + (gpt->llama ? 3.0 : 2.0) * f;
     return rows * (2.0 * c * width + 2.0 * (double)(h.heads * h.d) * (double)l->seq);
