@@ -30,7 +30,8 @@ typedef struct gt_context_params {
                            host cannot touch, with late streams, to test programs; "cuda:N": not
                            in this release                                                    */
     uint64_t seed;      /* for programs of yours: gt_context_seed(); a trainer takes gt_config's */
-    int threads;        /* compute threads on the cpu; 0: what OpenMP would take              */
+    int threads;        /* compute threads on the cpu; 0: OMP_NUM_THREADS, else the cores,
+                           shared out among the ranks of mpirun on this machine               */
     gt_log_fn log;      /* NULL: one line on stderr                                           */
     void *log_user;
     gt_log_level log_level; /* lines above it are dropped; 0 is replaced by GT_LOG_INFO unless

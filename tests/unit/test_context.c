@@ -25,6 +25,38 @@ static void take_line(void *user, gt_log_level level, const char *message)
     l->count++;
 }
 
+static int threads_of_default_context(void)
+{
+    gt_context *ctx = NULL;
+    assert_int_equal(gt_context_create(&ctx, NULL), GT_OK);
+    int threads = gt_context_threads(ctx);
+    gt_context_destroy(&ctx);
+    return threads;
+}
+
+/* As mpirun sets them for its ranks. */
+static void ranks_of_a_machine_share_its_cores(void **state)
+{
+    const char *given = getenv("OMP_NUM_THREADS"), *launched = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (launched != NULL) {
+        skip();
+    }
+    unsetenv("OMP_NUM_THREADS");
+    int alone = threads_of_default_context();
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "1", 1);
+    assert_int_equal(threads_of_default_context(), alone);
+    setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "100000", 1);
+    assert_int_equal(threads_of_default_context(), 1);
+    setenv("OMP_NUM_THREADS", "2", 1); /* somebody chose: not divided */
+    assert_int_equal(threads_of_default_context(), alone);
+    unsetenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    if (given != NULL) {
+        setenv("OMP_NUM_THREADS", given, 1);
+    } else {
+        unsetenv("OMP_NUM_THREADS");
+    }
+}
+
 static void create_defaults(void **state)
 {
     gt_context *ctx = NULL;
@@ -200,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(create_defaults),
+        cmocka_unit_test(ranks_of_a_machine_share_its_cores),
         cmocka_unit_test(create_takes_params),
         cmocka_unit_test(create_refuses_devices),
         cmocka_unit_test(create_refuses_params),

@@ -10,6 +10,7 @@
 
 #include <cblas.h>
 #include <dlfcn.h>
+#include <omp.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -68,10 +69,13 @@ bool gti_blas_usable(void)
     return usable;
 }
 
-void gti_blas_sgemm(const struct gti_gemm_args *g)
+void gti_blas_sgemm(const struct gti_gemm_args *g, int threads)
 {
+    const int usual = omp_get_max_threads(); /* of the calling thread: OpenBLAS goes by it */
+    omp_set_num_threads(threads);
     cblas_sgemm(CblasRowMajor, g->trans_a ? CblasTrans : CblasNoTrans,
                 g->trans_b ? CblasTrans : CblasNoTrans, (blasint)g->m, (blasint)g->n, (blasint)g->k,
                 1.0f, g->a.data, (blasint)g->lda, g->b.data, (blasint)g->ldb, g->beta, g->c.data,
                 (blasint)g->ldc);
+    omp_set_num_threads(usual);
 }

@@ -7,7 +7,7 @@
 
 /* Whether OpenBLAS runs on kernels made for this processor. */
 bool gti_blas_usable(void);
-/* c = op(a) op(b) + beta c; all f32; bias and epilogue are not looked at. */
-void gti_blas_sgemm(const struct gti_gemm_args *g);
+/* c = op(a) op(b) + beta c on so many threads; all f32; bias and epilogue are not looked at. */
+void gti_blas_sgemm(const struct gti_gemm_args *g, int threads);
 
 #endif

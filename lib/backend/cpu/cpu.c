@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -97,6 +98,20 @@ static gt_status choose_isa(const struct isa **out)
                    "GEEKTRAIN_ISA is \"%s\", want base, avx2, avx512 or avx512bf16", wanted);
 }
 
+/* What OpenMP would take; but ranks that mpirun started on this machine share its cores, since
+ * threads that outnumber them spend their time waiting for each other. */
+static int default_threads(void)
+{
+    const int threads = omp_get_max_threads();
+    const char *local = gti_env(GTI_ENV_LOCAL_RANKS);
+    const long ranks = local != NULL ? atol(local) : 1;
+    if (ranks <= 1 || gti_env(GTI_ENV_OMP_NUM_THREADS) != NULL) {
+        return threads;
+    }
+    const long share = sysconf(_SC_NPROCESSORS_ONLN) / ranks;
+    return share < 1 ? 1 : share < threads ? (int)share : threads;
+}
+
 static gt_status cpu_create(gti_device **out, int index, int threads)
 {
     if (index != 0) {
@@ -110,7 +125,7 @@ static gt_status cpu_create(gti_device **out, int index, int threads)
     }
     device->table = isa->table;
     device->bf16_pairs = isa->bf16_pairs;
-    device->threads = threads > 0 ? threads : omp_get_max_threads();
+    device->threads = threads > 0 ? threads : default_threads();
     *out = device;
     return GT_OK;
 }

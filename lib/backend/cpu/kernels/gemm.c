@@ -396,7 +396,7 @@ gt_status GTI_KERNEL(gemm)
         return GT_OK;
     }
     if (blas_takes(g)) {
-        gti_blas_sgemm(g);
+        gti_blas_sgemm(g, gti_cpu_threads(device));
         finish_rows(g, gti_cpu_threads(device));
         return GT_OK;
     }
