@@ -78,7 +78,13 @@ static gt_status step(gti_world *w, gt_work *work, bool *moved, bool *finished)
             }
         }
     }
-    GT_TRY(gti_flow_progress(&work->flow, w->transport, moved));
+    gt_status st = gti_flow_progress(&work->flow, w->transport, moved);
+    if (st != GT_OK && !work->header_done && !is_send(work)) {
+        /* The header came first, though it was not looked at yet; it says what is wrong. */
+        GT_TRY(w->transport->ops->test(w->transport, &work->header_request, &work->header_done));
+        GT_TRY(work->header_done ? check_header(work) : st);
+    }
+    GT_TRY(st);
     *finished = work->header_done && work->flow.done == work->flow.total;
     return GT_OK;
 }
