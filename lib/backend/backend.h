@@ -14,8 +14,8 @@
  * "float dtype" means f32, bf16 or f16, the same for all activations and weights of a call unless
  * said otherwise; mean, rstd, lse, losses are f32; arithmetic is f32 or better.
  *
- * To add an operation: a struct here and its line in GTI_OPS, a checked public entry in lib/ops, one
- * line in each backend's table, a reference in lib/backend/cpu/reference/, a row in tests/ops.
+ * To add an operation: a struct here and its line in GTI_OPS, a checked public entry in lib/ops,
+ * one line in each backend's table, a reference in lib/backend/cpu/reference/, a row in tests/ops.
  */
 #ifndef GTI_BACKEND_H
 #define GTI_BACKEND_H
@@ -72,8 +72,8 @@ struct gti_fill_args {
 struct gti_copy_args {
     gt_tensor y, x;
 };
-/* y[n, y_first + c] = x[n, x_first + c], c < count, for rows of ldy and ldx elements; same dtype, no
- * overlap. */
+/* y[n, y_first + c] = x[n, x_first + c], c < count, for rows of ldy and ldx elements; same dtype,
+ * no overlap. */
 struct gti_copy_columns_args {
     gt_tensor y, x;
     int64_t rows, count, ldy, ldx, y_first, x_first;
@@ -145,8 +145,8 @@ struct gti_swiglu_bwd_args {
     gt_tensor dgu, dy, gu;
 };
 /* Rotates the first `heads` heads of each row of x[N, ld] in place (ld >= heads*D; D even), pairs
- * (i, i + D/2), by angle position[n] * freq[i]; freq[D/2] f32, rows[N] i64 where position = rows[n] %
- * seq. inverse rotates back (the gradient). attention_scale multiplies sin and cos (YaRN). */
+ * (i, i + D/2), by angle position[n] * freq[i]; freq[D/2] f32, rows[N] i64 where position = rows[n]
+ * % seq. inverse rotates back (the gradient). attention_scale multiplies sin and cos (YaRN). */
 struct gti_rope_args {
     gt_tensor x, rows, freq;
     int64_t ld, heads, head_size, seq;
@@ -166,15 +166,15 @@ struct gti_attention_fwd_args {
     float scale;
     bool causal;
 };
-/* Joins the attention over two disjoint key sets: (out, lse) <- merge((out, lse), (part, part_lse)),
- * dense [B,T,H,D] f32 or float dtype, [B,H,T]. */
+/* Joins the attention over two disjoint key sets: (out, lse) <- merge((out, lse), (part,
+ * part_lse)), dense [B,T,H,D] f32 or float dtype, [B,H,T]. */
 struct gti_attention_merge_args {
     gt_tensor out, lse, part, part_lse;
     int64_t b, t, h, d;
 };
 /* Gradients given dout, the final out and lse (over *all* keys, also those not in this k). dq, dk,
- * dv are overwritten, or added to with accumulate. Layouts as forward; dq has ldq, dk ldk, dv ldv of
- * their own. dq, dk, dv may not alias q, k, v. */
+ * dv are overwritten, or added to with accumulate. Layouts as forward; dq has ldq, dk ldk, dv ldv
+ * of their own. dq, dk, dv may not alias q, k, v. */
 struct gti_attention_bwd_args {
     gt_tensor dq, dk, dv, dout, out, lse, q, k, v, qpos, kpos, key_mask;
     int64_t b, tq, tk, h, hkv, d, ldq, ldk, ldv, ldo, lddq, lddk, lddv;
@@ -190,18 +190,19 @@ struct gti_embedding_fwd_args {
     gt_tensor y, table, positions, ids, rows;
     int64_t first, vocab, seq;
 };
-/* dtable[id - first] += dy[n], dpositions[rows[n] % seq] += dy[n] (either may be absent), in a fixed
- * order; gradient tensors f32 or dy's dtype. */
+/* dtable[id - first] += dy[n], dpositions[rows[n] % seq] += dy[n] (either may be absent), in a
+ * fixed order; gradient tensors f32 or dy's dtype. */
 struct gti_embedding_bwd_args {
     gt_tensor dtable, dpositions, dy, ids, rows;
     int64_t first, vocab, seq;
 };
 
 /* Softmax cross entropy and its gradient in one pass. logits[N,V] (float dtype) are overwritten by
- * d(sum of losses)/d(logits) * grad_scale when with_grad; losses[N] f32 (may be absent); stats f64[2]
- * += {sum of losses, number of valid rows}. targets[N] i32; a target equal to ignore_index gives loss
- * 0 and gradient 0; any other outside [0,V) is GT_ERR_ARGUMENT naming the row. label_smoothing eps
- * (plain convention: (1-eps)*nll + eps*mean over V of -log p); z_loss adds z*(log sum exp)^2. */
+ * d(sum of losses)/d(logits) * grad_scale when with_grad; losses[N] f32 (may be absent); to stats
+ * f64[2] are added {sum of losses, number of valid rows}. targets[N] i32; a target equal to
+ * ignore_index gives loss 0 and gradient 0; any other outside [0,V) is GT_ERR_ARGUMENT naming the
+ * row. label_smoothing eps (plain convention: (1-eps)*nll + eps*mean over V of -log p); z_loss adds
+ * z*(log sum exp)^2. */
 struct gti_xent_args {
     gt_tensor logits, losses, stats, targets;
     float grad_scale, label_smoothing, z_loss;
@@ -213,8 +214,8 @@ struct gti_xent_args {
 struct gti_xent_max_args {
     gt_tensor max, logits;
 };
-/* sums f32 [3,N] = {sum exp(z - max), z_target - max if the target lies in this shard else 0, sum of
- * (z - max)} -> all-reduce SUM; */
+/* sums f32 [3,N] = {sum exp(z - max), z_target - max if the target lies in this shard else 0, sum
+ * of (z - max)} -> all-reduce SUM; */
 struct gti_xent_sums_args {
     gt_tensor sums, logits, max, targets;
     int64_t first, vocab;
@@ -241,8 +242,8 @@ struct gti_dropout_args {
 };
 /* y <- initial values, computed at the *global* element index. y is a piece of the local tensor,
  * flat elements [offset, offset + numel); the local tensor is [outer, axis_local, inner], cut from
- * [outer, axis_global, inner] at axis_first. kind normal(mean, std), uniform[mean-std, mean+std), or
- * constant(mean). */
+ * [outer, axis_global, inner] at axis_first. kind normal(mean, std), uniform[mean-std, mean+std),
+ * or constant(mean). */
 typedef enum gti_init_kind {
     GTI_INIT_CONSTANT = 0,
     GTI_INIT_NORMAL,
@@ -263,7 +264,8 @@ struct gti_reduce_args {
     gt_tensor out, a, b;
     gti_reduce_kind kind;
 };
-/* acc f64[1] += factor * sum of x^2 (double accumulation, fixed order). A non-finite x makes it so. */
+/* acc f64[1] += factor * sum of x^2 (double accumulation, fixed order). A non-finite x makes it so.
+ */
 struct gti_sum_sq_args {
     gt_tensor acc, x;
     double factor;
@@ -275,12 +277,12 @@ struct gti_find_nonfinite_args {
 
 /* One pass over a flat shard. g = grad * grad_scale (unscale, clip and averaging in one factor);
  * l2: g += weight_decay*p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
- * p -= lr * (m/c1) / (sqrt(v/c2) + eps) + (l2 ? 0 : lr*weight_decay*p); c1 = 1-b1^t, c2 = 1-b2^t given.
- * master f32 (or the 16-bit remainder of a bf16 param, see gt_master_split, as 2n bytes of u8 with
- * master_is_remainder); param (float dtype) receives the rounded value, may be absent or the same
- * memory as master. grad float dtype. Moments (of every optimizer) f32 or bf16; bf16 ones are rounded
- * stochastically, by bits hashed from the element's own values and `step`: so the draw depends on no
- * index, and any sharding makes the same one. */
+ * p -= lr * (m/c1) / (sqrt(v/c2) + eps) + (l2 ? 0 : lr*weight_decay*p); c1 = 1-b1^t, c2 = 1-b2^t
+ * given. master f32 (or the 16-bit remainder of a bf16 param, see gt_master_split, as 2n bytes of
+ * u8 with master_is_remainder); param (float dtype) receives the rounded value, may be absent or
+ * the same memory as master. grad float dtype. Moments (of every optimizer) f32 or bf16; bf16 ones
+ * are rounded stochastically, by bits hashed from the element's own values and `step`: so the draw
+ * depends on no index, and any sharding makes the same one. */
 struct gti_adamw_args {
     gt_tensor param, master, m, v, grad, unused;
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
@@ -296,7 +298,8 @@ struct gti_sgd_args {
     int64_t step;
     bool nesterov, first;
 };
-/* Chen et al. 2023: u = sign(b1 m + (1-b1) g); p -= lr*(u + weight_decay*p); m = b2 m + (1-b2) g. */
+/* Chen et al. 2023: u = sign(b1 m + (1-b1) g); p -= lr*(u + weight_decay*p); m = b2 m + (1-b2) g.
+ */
 struct gti_lion_args {
     gt_tensor param, master, m, grad, unused;
     float lr, beta1, beta2, weight_decay, grad_scale;
@@ -314,8 +317,8 @@ struct gti_lamb_apply_args {
     gt_tensor param, master, u;
     float lr, trust;
 };
-/* An f32 value x as its bf16 param, rounded to nearest, and the lower 16 bits of x (2n bytes of u8),
- * from which and the param x is had back exactly: see gt_master_split. */
+/* An f32 value x as its bf16 param, rounded to nearest, and the lower 16 bits of x (2n bytes of
+ * u8), from which and the param x is had back exactly: see gt_master_split. */
 struct gti_master_split_args {
     gt_tensor param, remainder, x;
 };
@@ -337,8 +340,8 @@ typedef struct gti_device gti_device; /* a backend's own state, one per context 
 typedef gt_status (*gti_op_fn)(gti_device *device, void *native, const void *args);
 
 /* A backend: how memory and streams are had, and one function per operation (NULL =
- * GT_ERR_UNSUPPORTED, answered by the dispatcher). host_address and the event functions may be called
- * from any thread, the others by one thread at a time. */
+ * GT_ERR_UNSUPPORTED, answered by the dispatcher). host_address and the event functions may be
+ * called from any thread, the others by one thread at a time. */
 typedef struct gti_backend {
     const char *name;
     gt_device_type type;

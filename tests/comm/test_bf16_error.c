@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Sums of bf16 over many ranks: one rounding in all, whatever the number of ranks. A ring that adds in
- * bf16 rounds once per hop instead; its error is measured beside ours. */
+ * Sums of bf16 over many ranks: one rounding in all, whatever the number of ranks. A ring that adds
+ * in bf16 rounds once per hop instead; its error is measured beside ours. */
 #include <math.h>
 #include <stdio.h>
 

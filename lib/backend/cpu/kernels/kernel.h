@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What every CPU kernel file includes. The files of this folder are compiled once per instruction
- * set (meson.build here); GTI_ISA names it, and GTI_KERNEL(gelu_fwd) becomes gti_cpu_gelu_fwd_avx512
- * and so on. Kernels are plain C that the compiler vectorises ("#pragma omp simd"), with intrinsics
- * only where it does not; static helpers are free to use both.
+ * set (meson.build here); GTI_ISA names it, and GTI_KERNEL(gelu_fwd) becomes
+ * gti_cpu_gelu_fwd_avx512 and so on. Kernels are plain C that the compiler vectorises ("#pragma omp
+ * simd"), with intrinsics only where it does not; static helpers are free to use both.
  */
 #ifndef GTI_CPU_KERNEL_H
 #define GTI_CPU_KERNEL_H
@@ -22,11 +22,12 @@ GTI_OPS(GTI_DECLARE_KERNEL)
 
 /* gt_status GTI_KERNEL(gelu_fwd) { const struct gti_gelu_fwd_args *a = raw; … } */
 #define GTI_KERNEL(name)                                                                           \
-    GTI_KERNEL_NAME(name)(gti_device * device __attribute__((unused)),                             \
-                          void *native __attribute__((unused)), const void *raw)
+    GTI_KERNEL_NAME(name)                                                                          \
+    (gti_device * device __attribute__((unused)), void *native __attribute__((unused)),            \
+     const void *raw)
 
-/* Compute threads of the device: use "#pragma omp parallel for num_threads(gti_cpu_threads(device))",
- * and run small work on one thread. */
+/* Compute threads of the device: use "#pragma omp parallel for
+ * num_threads(gti_cpu_threads(device))", and run small work on one thread. */
 int gti_cpu_threads(const gti_device *device);
 
 /* Whether bf16 matrix products should use AVX512_BF16's products of pairs. */
