@@ -43,7 +43,7 @@ void gti_world_drive(gti_world *w)
     pthread_mutex_lock(&w->lock);
     w->helpers++; /* so that the driver tells when it is through */
     while (w->driven) {
-        pthread_cond_wait(&w->changed, &w->lock);
+        gti_cond_wait(&w->changed, &w->lock);
     }
     w->helpers--;
     w->driven = true;
@@ -148,16 +148,6 @@ void gti_world_look(gti_world *w)
 
 /* ---- sleeping ----------------------------------------------------------------------------------
  */
-static void sleep_locked(gti_world *w, double seconds)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    long nanoseconds = t.tv_nsec + (long)(seconds * 1e9);
-    t.tv_sec += nanoseconds / 1000000000L;
-    t.tv_nsec = nanoseconds % 1000000000L;
-    pthread_cond_timedwait(&w->changed, &w->lock, &t);
-}
-
 /* After `idle` passes in which nothing moved. The lock is held. */
 static void back_off(gti_world *w, int idle, int yields)
 {
@@ -168,12 +158,12 @@ static void back_off(gti_world *w, int idle, int yields)
         return;
     }
     if (!w->transport->polled && !w->awaits_stream) {
-        sleep_locked(w, SLEEP_ARRIVALS);
+        gti_cond_wait_for(&w->changed, &w->lock, SLEEP_ARRIVALS);
         return;
     }
     int doublings = (idle - yields) / 4;
     double seconds = SLEEP_MIN * (double)(1 << (doublings < 5 ? doublings : 5));
-    sleep_locked(w, seconds < SLEEP_MAX ? seconds : SLEEP_MAX);
+    gti_cond_wait_for(&w->changed, &w->lock, seconds < SLEEP_MAX ? seconds : SLEEP_MAX);
 }
 
 void *gti_world_thread(void *world)
@@ -187,7 +177,7 @@ void *gti_world_thread(void *world)
     while (!w->stopping) {
         bool lingers = w->transport->polled && gti_now() - last < LINGER;
         if (w->driven || w->helpers > 0 || (w->active == 0 && !lingers)) {
-            pthread_cond_wait(&w->changed, &w->lock);
+            gti_cond_wait(&w->changed, &w->lock);
             idle = 0;
             continue;
         }
@@ -344,7 +334,7 @@ static void help_until(gti_world *w, const bool *done, const int *none)
     w->helpers++;
     while (!(done != NULL ? *done : *none == 0)) {
         if (w->driven) {
-            pthread_cond_wait(&w->changed, &w->lock);
+            gti_cond_wait(&w->changed, &w->lock);
             continue;
         }
         uint64_t seen = w->arrivals;

@@ -5,6 +5,7 @@
  * reads the sender's buffer itself, and the message counts as sent when it is released.
  */
 #include "comm/transport.h"
+#include "core/cond.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -177,7 +178,7 @@ static void local_give_up(gti_transport *t, gti_request *request)
         hand_back(world, request);
     }
     while (request->state == COPYING || request->state == LENT) {
-        pthread_cond_wait(&world->copied, &world->lock);
+        gti_cond_wait(&world->copied, &world->lock);
     }
     if (request->state == QUEUED) {
         mailbox *mine = &world->boxes[t->rank], *theirs = &world->boxes[request->peer];
@@ -309,7 +310,7 @@ gt_status gt_local_world_create(gt_local_world **out, int size)
         return GT_FAIL(GT_ERR_MEMORY, "no memory for a local world of %d ranks", size);
     }
     pthread_mutex_init(&world->lock, NULL);
-    pthread_cond_init(&world->copied, NULL);
+    gti_cond_init(&world->copied);
     world->size = size;
     world->boxes = boxes;
     for (int r = 0; r < size; r++) {

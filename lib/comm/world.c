@@ -24,11 +24,7 @@ gt_status gti_world_create(gti_world **out, gt_context *ctx, gti_transport *tran
     w->submitted_end = &w->submitted;
     w->transfers_end = &w->transfers;
     pthread_mutex_init(&w->lock, NULL);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    gti_cond_init(&w->changed);
     transport->ops->bind(transport, gti_world_arrived, w);
     *out = w;
     return GT_OK;

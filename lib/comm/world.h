@@ -12,6 +12,7 @@
 #include <pthread.h>
 
 #include "comm/transport.h"
+#include "core/cond.h"
 
 typedef enum gti_comm_op {
     GTI_COMM_CREATE = 0,

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/cond.h"
 #include "core/fail.h"
 #include "core/params.h"
 #include "data/shuffle.h"
@@ -67,7 +68,7 @@ static void *read_ahead(void *argument)
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
         if (!l->wanted) {
-            pthread_cond_wait(&l->changed, &l->lock);
+            gti_cond_wait(&l->changed, &l->lock);
             continue;
         }
         buffer *b = &l->buffers[1 - l->shown];
@@ -86,7 +87,7 @@ static void rest(gt_loader *l)
 {
     pthread_mutex_lock(&l->lock);
     while (l->wanted) {
-        pthread_cond_wait(&l->changed, &l->lock);
+        gti_cond_wait(&l->changed, &l->lock);
     }
 }
 
@@ -151,7 +152,7 @@ gt_status gt_loader_create(gt_loader **out, gt_tokens *tokens, const gt_loader_p
     l->p = p;
     l->samples = ((p.count > 0 ? p.count : gt_tokens_count(tokens) - p.first) - 1) / p.seq;
     pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, NULL);
+    gti_cond_init(&l->changed);
     gt_status st = allocate(l);
     if (st != GT_OK) {
         gt_loader_destroy(&l);

@@ -6,7 +6,7 @@
 void gti_guarded_board_init(gti_guarded_board *board)
 {
     pthread_mutex_init(&board->lock, NULL);
-    pthread_cond_init(&board->changed, NULL);
+    gti_cond_init(&board->changed);
 }
 
 void gti_guarded_board_close(gti_guarded_board *board)
@@ -68,7 +68,7 @@ void gti_guarded_await(gti_guarded_board *board, gti_guarded_ticket *ticket)
 {
     pthread_mutex_lock(&board->lock);
     while (!ticket->done) {
-        pthread_cond_wait(&board->changed, &board->lock);
+        gti_cond_wait(&board->changed, &board->lock);
     }
     drop_locked(ticket);
     pthread_mutex_unlock(&board->lock);

@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "backend/backend.h"
+#include "core/cond.h"
 
 /* ---- memory (map.c) ---------------------------------------------------------------------------*/
 typedef struct gti_guarded_map {

@@ -38,7 +38,7 @@ static void *run_queue(void *raw)
     pthread_mutex_lock(&q->lock);
     for (;;) {
         while (q->first == NULL && !q->stop) {
-            pthread_cond_wait(&q->work, &q->lock);
+            gti_cond_wait(&q->work, &q->lock);
         }
         gti_guarded_task *task = q->first;
         if (task == NULL) {
@@ -76,8 +76,8 @@ gt_status gti_guarded_queue_create(gti_guarded_queue **out, gti_device *device, 
     q->seed = seed;
     q->delay_us = delay_us;
     pthread_mutex_init(&q->lock, NULL);
-    pthread_cond_init(&q->work, NULL);
-    pthread_cond_init(&q->idle, NULL);
+    gti_cond_init(&q->work);
+    gti_cond_init(&q->idle);
     int error = pthread_create(&q->thread, NULL, run_queue, q);
     if (error != 0) {
         pthread_cond_destroy(&q->idle);
@@ -117,7 +117,7 @@ void gti_guarded_queue_drain(gti_guarded_queue *q)
 {
     pthread_mutex_lock(&q->lock);
     while (q->first != NULL || q->busy) {
-        pthread_cond_wait(&q->idle, &q->lock);
+        gti_cond_wait(&q->idle, &q->lock);
     }
     pthread_mutex_unlock(&q->lock);
 }
