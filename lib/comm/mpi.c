@@ -407,30 +407,60 @@ static gt_status mpi_enter(gti_transport *t)
     return st;
 }
 
-/* A duplicate, so that messages of the host cannot match ours. The duplication blocks, so
- * everybody's arrival is awaited first, within the time limit. */
-static gt_status duplicate(MPI_Comm of, double timeout_s, MPI_Comm *out)
+/* Until the request is done, or the moment has passed. The lock is free between two looks: another
+ * thread may be at the same with another communicator, and the ranks need not come to the two in
+ * one order. */
+static gt_status await(MPI_Request *request, const char *call, double until, bool *done)
 {
-    MPI_Request request;
-    MPI_Comm comm;
-    int done = 0;
-    double until = gti_now() + timeout_s;
-    GT_TRY(gti_mpi_status(MPI_Ibarrier(of, &request), "MPI_Ibarrier"));
-    for (int tries = 0; !done; tries++) {
-        GT_TRY(gti_mpi_status(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Ibarrier"));
-        if (!done && gti_now() > until) {
-            abandoned = true;
-            return GT_FAIL(GT_ERR_TIMEOUT,
-                           "not every rank of the MPI communicator has come within %g s",
-                           timeout_s);
+    *done = false;
+    for (int tries = 0; !*done; tries++) {
+        int flag = 0, finalised = 0;
+        pthread_mutex_lock(&process_lock);
+        MPI_Finalized(&finalised);
+        int code = finalised ? MPI_SUCCESS : MPI_Test(request, &flag, MPI_STATUS_IGNORE);
+        gt_status st = gti_mpi_status(code, call);
+        unlock();
+        if (st == GT_OK && finalised) {
+            st = GT_FAIL(GT_ERR_STATE, "MPI was finalised while a communicator was created");
         }
-        if (!done && tries > 100) {
+        GT_TRY(st);
+        *done = flag;
+        if (!*done && gti_now() > until) {
+            return GT_OK;
+        }
+        if (!*done && tries > 100) {
             nap(50e-6);
         }
     }
-    GT_TRY(gti_mpi_status(MPI_Comm_dup(of, &comm), "MPI_Comm_dup"));
-    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
-    *out = comm;
+    return GT_OK;
+}
+
+/* A duplicate, so that messages of the host cannot match ours. The duplication cannot be given up,
+ * so everybody's arrival is awaited first. */
+static gt_status duplicate(MPI_Comm of, double timeout_s, MPI_Comm *out)
+{
+    MPI_Request request;
+    double until = gti_now() + timeout_s;
+    bool done;
+    pthread_mutex_lock(&process_lock);
+    gt_status st = gti_mpi_status(MPI_Ibarrier(of, &request), "MPI_Ibarrier");
+    unlock();
+    GT_TRY(st);
+    GT_TRY(await(&request, "MPI_Ibarrier", until, &done));
+    if (done) {
+        pthread_mutex_lock(&process_lock);
+        st = gti_mpi_status(MPI_Comm_idup(of, out, &request), "MPI_Comm_idup");
+        unlock();
+        GT_TRY(st);
+        GT_TRY(await(&request, "MPI_Comm_idup", until + timeout_s, &done));
+    }
+    if (!done) {
+        pthread_mutex_lock(&process_lock);
+        abandoned = true;
+        unlock();
+        return GT_FAIL(GT_ERR_TIMEOUT,
+                       "not every rank of the MPI communicator has come within %g s", timeout_s);
+    }
     return GT_OK;
 }
 
@@ -480,42 +510,57 @@ static gt_status make(mpi_transport **out, int rank, int size, int level)
     return GT_OK;
 }
 
-static gt_status create(gti_transport **out, void *mpi_comm, double timeout_s)
+/* The lock is held. */
+static gt_status begin(mpi_transport **out, void *mpi_comm, MPI_Comm *of)
 {
     int level = 0, rank = 0, size = 0;
-    mpi_transport *m = NULL;
     GT_TRY(start_mpi(&level));
     GT_TRY(check_thread(level));
-    MPI_Comm of = mpi_comm != NULL ? *(MPI_Comm *)mpi_comm : MPI_COMM_WORLD;
-    if (of == MPI_COMM_NULL) {
+    *of = mpi_comm != NULL ? *(MPI_Comm *)mpi_comm : MPI_COMM_WORLD;
+    if (*of == MPI_COMM_NULL) {
         return GT_FAIL(GT_ERR_ARGUMENT, "mpi_comm is MPI_COMM_NULL");
     }
-    GT_TRY(gti_mpi_status(MPI_Comm_rank(of, &rank), "MPI_Comm_rank"));
-    GT_TRY(gti_mpi_status(MPI_Comm_size(of, &size), "MPI_Comm_size"));
-    GT_TRY(make(&m, rank, size, level));
-    gt_status st = check_tags(&m->short_tags);
-    if (st == GT_OK) {
-        st = duplicate(of, timeout_s, &m->comm);
-    }
-    if (st == GT_OK) {
-        st = gti_mpi_status(expect_notice(m), "MPI_Irecv");
-    }
-    if (st != GT_OK) {
-        free_parts(m);
-        return st;
-    }
+    GT_TRY(gti_mpi_status(MPI_Comm_rank(*of, &rank), "MPI_Comm_rank"));
+    GT_TRY(gti_mpi_status(MPI_Comm_size(*of, &size), "MPI_Comm_size"));
+    bool short_tags;
+    GT_TRY(check_tags(&short_tags));
+    GT_TRY(make(out, rank, size, level));
+    (*out)->short_tags = short_tags;
+    return GT_OK;
+}
+
+/* The lock is held. */
+static gt_status listen(mpi_transport *m)
+{
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    GT_TRY(gti_mpi_status(expect_notice(m), "MPI_Irecv"));
     m->next = transports;
     transports = m;
-    *out = &m->base;
     return GT_OK;
 }
 
 gt_status gti_mpi_transport(gti_transport **out, void *mpi_comm, double timeout_s)
 {
+    mpi_transport *m = NULL;
+    MPI_Comm of = MPI_COMM_NULL;
     pthread_mutex_lock(&process_lock);
-    gt_status st = create(out, mpi_comm, timeout_s);
+    gt_status st = begin(&m, mpi_comm, &of);
     unlock();
-    return st;
+    GT_TRY(st);
+    st = duplicate(of, timeout_s, &m->comm);
+    if (st == GT_OK) {
+        pthread_mutex_lock(&process_lock);
+        st = listen(m);
+        unlock();
+    }
+    if (st != GT_OK) {
+        if (st != GT_ERR_TIMEOUT) { /* else MPI may still write into it */
+            free_parts(m);
+        }
+        return st;
+    }
+    *out = &m->base;
+    return GT_OK;
 }
 
 bool gti_mpi_wanted(void)
