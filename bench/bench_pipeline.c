@@ -4,11 +4,15 @@
  *
  * Stages sleep instead of computing, so that 8 ranks need no 8 cores: 24 microbatches with the
  * times of the 1.5B row of "Zero Bubble Pipeline Parallelism" (Qi et al. 2023), in milliseconds.
- * Per schedule: NAME measured_vs_simulated  one step that starts at a barrier, over the simulated
- * makespan NAME_vs_1f1b                1F1B's time per step over this one's, steps one after
- * another without a barrier, as the paper measures NAME peak_live              activations held at
- * once: measured, its ceiling the simulator's count and executor_overhead: what an action costs on
- * one rank with empty stages.
+ * Per schedule:
+ *
+ *     NAME measured_vs_simulated  one step that starts at a barrier, over the simulated makespan
+ *     NAME_vs_1f1b                1F1B's time per step over this one's, steps one after another
+ *                                 without a barrier, as the paper measures
+ *     NAME peak_live              activations held at once: measured, its ceiling the simulator's
+ *
+ * executor_overhead is what an action costs on one rank with empty stages, and pipeline_compute.c
+ * brings stages that compute.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -21,6 +25,7 @@
 #include <geektrain/pipeline.h>
 
 #include "bench.h"
+#include "pipeline_compute.h"
 
 #define RANKS 8
 #define MICROBATCHES 24
@@ -31,6 +36,17 @@
 /* forward, input part, weight part, transfer; a weight part's share of the activations: 32 of
  * 34 + 5 a s / h with a = 24, s = 1024, h = 2304. */
 static const gt_stage_cost paper = {18.522, 18.086, 9.337, 0.601, 0.366};
+
+enum { ROW_COUNT = 6 };
+static const struct row {
+    const char *schedule, *as;
+    int chunks, limit;
+} rows[ROW_COUNT] = {{"1f1b", "1f1b", 1, 0},
+                     {"gpipe", "gpipe", 1, 0},
+                     {"interleaved", "interleaved", 3, 0},
+                     {"zb-h1", "zbh1", 1, RANKS},
+                     {"zb-h2", "zbh2", 1, 2 * RANKS},
+                     {"zb-v", "zbv", 2, 0}};
 
 typedef struct world {
     const gt_schedule *schedule;
@@ -221,14 +237,34 @@ static gt_schedule *make(const char *schedule, const char *as, int chunks, int l
     return s;
 }
 
-/* *base: seconds per step of 1F1B, which comes first. */
-static void bench_schedule(bench *b, const char *schedule, const char *as, int chunks, int limit,
-                           double *base)
+/* Whether the filter lets any figure of this schedule in. */
+static bool wanted(const bench *b, const char *as)
 {
-    if (!bench_wants(b, as) && strcmp(as, "1f1b")) {
+    static const char *const figures[] = {" step",
+                                          " measured_vs_simulated",
+                                          " with_measured_stages",
+                                          " step_without_barrier",
+                                          "_vs_1f1b",
+                                          " peak_live"};
+    char text[96];
+    for (size_t i = 0; i < sizeof(figures) / sizeof(figures[0]); i++) {
+        snprintf(text, sizeof(text), "%s%s", as, figures[i]);
+        if (bench_wants(b, text)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* *base: seconds per step of 1F1B, which comes first. */
+static void bench_schedule(bench *b, const struct row *row, double *base)
+{
+    const char *as = row->as;
+    int chunks = row->chunks;
+    if (!wanted(b, as) && strcmp(as, "1f1b") != 0) {
         return;
     }
-    gt_schedule *s = make(schedule, as, chunks, limit);
+    gt_schedule *s = make(row->schedule, as, chunks, row->limit);
     world w = {.schedule = s, .cost = paper};
     w.cost.forward /= chunks;
     w.cost.backward_input /= chunks;
@@ -267,8 +303,7 @@ static void bench_schedule(bench *b, const char *schedule, const char *as, int c
     gt_schedule_destroy(&s);
 }
 
-/* ---- one rank, empty stages: what the executor itself costs
- * ----------------------------------------- */
+/* ---- one rank, empty stages: what the executor itself costs -----------------------------------*/
 static gt_status no_forward(void *user, int m, int chunk, const gt_tensor *in, gt_tensor *out)
 {
     (void)user, (void)m, (void)chunk, (void)in, (void)out;
@@ -306,21 +341,33 @@ static void bench_overhead(bench *b)
     gt_context_destroy(&ctx);
 }
 
-int main(int argc, char **argv)
+/* Sleeps end on time only with real-time priority. */
+static void bench_sleeping(bench *b)
 {
-    bench *b = bench_open("bench_pipeline", argc, argv);
-    const struct sched_param priority = {.sched_priority = 5};
+    const struct sched_param priority = {.sched_priority = 5}, usual = {0};
     double base = 0;
+    bool any = false;
+    for (int i = 0; i < ROW_COUNT; i++) {
+        any |= wanted(b, rows[i].as);
+    }
+    if (!any) {
+        return;
+    }
     if (sched_setscheduler(0, SCHED_FIFO, &priority)) {
         fprintf(stderr,
                 "bench_pipeline: no right to real-time priority; run it on an idle machine\n");
     }
-    bench_schedule(b, "1f1b", "1f1b", 1, 0, &base);
-    bench_schedule(b, "gpipe", "gpipe", 1, 0, &base);
-    bench_schedule(b, "interleaved", "interleaved", 3, 0, &base);
-    bench_schedule(b, "zb-h1", "zbh1", 1, RANKS, &base);
-    bench_schedule(b, "zb-h2", "zbh2", 1, 2 * RANKS, &base);
-    bench_schedule(b, "zb-v", "zbv", 2, 0, &base);
+    for (int i = 0; i < ROW_COUNT; i++) {
+        bench_schedule(b, &rows[i], &base);
+    }
+    sched_setscheduler(0, SCHED_OTHER, &usual);
+}
+
+int main(int argc, char **argv)
+{
+    bench *b = bench_open("bench_pipeline", argc, argv);
+    bench_sleeping(b);
     bench_overhead(b);
+    bench_pipeline_compute(b);
     return bench_close(b);
 }
