@@ -95,6 +95,7 @@ struct gt_zero {
     gt_tensor staging[GTI_MAX_STATES]; /* device copies when the device cannot reach `offload` */
 
     gt_tensor lamb_update, lamb_norms; /* workspace of LAMB */
+    double *lamb_host;                 /* the norms, on the host */
 };
 
 /* pool.c */

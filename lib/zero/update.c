@@ -116,7 +116,15 @@ static gt_status lamb_workspace(gt_zero *zero)
         int64_t count = gti_zero_state_count(zero, &zero->units[i]);
         largest = count > largest ? count : largest;
     }
-    GT_TRY(gt_tensor_alloc(zero->ctx, &zero->lamb_norms, GT_MEM_WORKSPACE, GT_F64, 1, &norms));
+    if (zero->lamb_host == NULL) {
+        zero->lamb_host = malloc((size_t)norms * sizeof(double));
+    }
+    if (zero->lamb_host == NULL) {
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for %lld norms", (long long)norms);
+    }
+    if (zero->lamb_norms.data == NULL) {
+        GT_TRY(gt_tensor_alloc(zero->ctx, &zero->lamb_norms, GT_MEM_WORKSPACE, GT_F64, 1, &norms));
+    }
     return gt_tensor_alloc(zero->ctx, &zero->lamb_update, GT_MEM_WORKSPACE, GT_F32, 1, &largest);
 }
 
@@ -191,19 +199,9 @@ static gt_status lamb_unit(gt_zero *zero, struct zero_unit *u, double lr, double
     GT_TRY(lamb_workspace(zero));
     GT_TRY(gt_tensor_slice(&norms, &zero->lamb_norms, 0, 2 * (int64_t)u->count));
     GT_TRY(gt_fill(zero->ctx, &norms, 0.0, NULL));
-    double *host = malloc((2 * (size_t)u->count + 1) * sizeof(double));
-    if (host == NULL) {
-        return GT_FAIL(GT_ERR_MEMORY, "no host memory for %d trust ratios", u->count);
-    }
-    gt_status st = lamb_first(zero, u, &norms, lr, grad_scale, step);
-    if (st == GT_OK) {
-        st = lamb_trust(zero, u, &norms, host);
-    }
-    if (st == GT_OK) {
-        st = lamb_second(zero, u, host, lr);
-    }
-    free(host);
-    return st;
+    GT_TRY(lamb_first(zero, u, &norms, lr, grad_scale, step));
+    GT_TRY(lamb_trust(zero, u, &norms, zero->lamb_host));
+    return lamb_second(zero, u, zero->lamb_host, lr);
 }
 
 /* ---- publication ------------------------------------------------------------------------------

@@ -374,6 +374,7 @@ void gt_zero_destroy(gt_zero **zero)
     gti_zero_offload_close(z);
     gt_tensor_free(z->ctx, &z->lamb_update);
     gt_tensor_free(z->ctx, &z->lamb_norms);
+    free(z->lamb_host);
     if (z->owns_comms) {
         gt_comm_destroy(&z->across);
         gt_comm_destroy(&z->node);

@@ -11,7 +11,7 @@
 typedef enum gti_scratch_slot {
     GTI_SCRATCH_SHARED = 0, /* for the thread that leads an operation: what its team shares */
     GTI_SCRATCH_OWN,        /* for each member of the team                                  */
-    GTI_SCRATCH_SUMS,       /* for the leader: partial sums                                 */
+    GTI_SCRATCH_SUMS,       /* for the leader: partial sums, sorted rows                    */
     GTI_SCRATCH_SLOTS
 } gti_scratch_slot;
 

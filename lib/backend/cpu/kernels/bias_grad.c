@@ -4,6 +4,7 @@
  * accumulator stays in the first-level cache while its rows pass.
  */
 #include "backend/cpu/kernels/rowsum.h"
+#include "backend/cpu/scratch.h"
 
 #define TILE 512
 
@@ -32,7 +33,8 @@ gt_status GTI_KERNEL(bias_grad)
     int64_t size = gti_row_block_size(rows), blocks = gti_row_blocks(rows);
     int64_t tiles = (columns + TILE - 1) / TILE;
     int threads = gti_threads_for(device, rows * columns);
-    float *partial = malloc((size_t)(blocks * columns) * sizeof *partial);
+    float *partial =
+        gti_cpu_scratch(GTI_SCRATCH_SUMS, (size_t)(blocks * columns) * sizeof *partial);
     if (partial == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "bias gradient: no memory for %lld block sums",
                        (long long)blocks);
@@ -47,6 +49,5 @@ gt_status GTI_KERNEL(bias_grad)
         }
     }
     gti_row_tree(&a->db, partial, blocks, columns, columns, threads);
-    free(partial);
     return GT_OK;
 }

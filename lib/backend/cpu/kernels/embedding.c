@@ -6,6 +6,7 @@
  * every gradient row is one thread's.
  */
 #include "backend/cpu/kernels/chunk.h"
+#include "backend/cpu/scratch.h"
 
 static gt_status check_ids(const gt_tensor *ids, int64_t rows, int64_t vocab)
 {
@@ -167,7 +168,7 @@ gt_status GTI_KERNEL(embedding_bwd)
     if (rows == 0 || columns == 0) {
         return GT_OK;
     }
-    struct entry *entries = malloc((size_t)(2 * rows) * sizeof *entries);
+    struct entry *entries = gti_cpu_scratch(GTI_SCRATCH_SUMS, (size_t)(2 * rows) * sizeof *entries);
     if (entries == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "embedding backward: no memory to sort %lld rows",
                        (long long)rows);
@@ -188,6 +189,5 @@ gt_status GTI_KERNEL(embedding_bwd)
         }
         scatter_add(&a->dpositions, &a->dy, entries, rows, columns, threads);
     }
-    free(entries);
     return GT_OK;
 }

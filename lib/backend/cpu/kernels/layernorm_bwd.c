@@ -120,6 +120,8 @@ gt_status GTI_KERNEL(layernorm_bwd)
         for (int64_t b = 0; b < blocks; b++) {
             float *dgamma = with_gamma ? partial + b * columns : NULL;
             float *dbeta = with_beta ? beta_partial + b * columns : NULL;
+            gti_clear(dgamma, columns);
+            gti_clear(dbeta, columns);
             for (int64_t n = b * size; n < gti_min((b + 1) * size, rows); n++) {
                 backward_row(a, n, columns, dgamma, dbeta, stream);
             }
@@ -132,6 +134,5 @@ gt_status GTI_KERNEL(layernorm_bwd)
     if (with_beta) {
         gti_row_tree(&a->dbeta, beta_partial, blocks, columns, columns, threads);
     }
-    free(partial);
     return GT_OK;
 }

@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "backend/cpu/kernels/rowsum.h"
+#include "backend/cpu/scratch.h"
 
 /* s = x + residual over one row; the norm then reads s, rounded to its dtype, as backward will. */
 static inline void gti_residual_row(const gt_tensor *s, const gt_tensor *x,
@@ -44,20 +45,25 @@ static inline float gti_sum(const float *x, int64_t n)
     return (a + b) + (c + d);
 }
 
-/* Weight-gradient accumulators of all row blocks: `parts` vectors of `columns` per block. */
+/* Weight-gradient accumulators of all row blocks: `parts` vectors of `columns` per block, which
+ * whoever takes a block clears. NULL with parts 0. */
 static inline gt_status gti_norm_partials(float **out, int64_t rows, int64_t columns, int parts)
 {
     int64_t blocks = gti_row_blocks(rows);
-    *out = NULL;
-    if (parts == 0) {
-        return GT_OK;
-    }
-    *out = calloc((size_t)(blocks * columns * parts), sizeof **out);
-    if (*out == NULL) {
+    size_t bytes = (size_t)(blocks * columns * parts) * sizeof **out;
+    *out = parts == 0 ? NULL : gti_cpu_scratch(GTI_SCRATCH_SUMS, bytes);
+    if (parts > 0 && *out == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "norm backward: no memory for %lld block sums",
                        (long long)blocks);
     }
     return GT_OK;
+}
+
+static inline void gti_clear(float *sums, int64_t columns)
+{
+    if (sums != NULL) {
+        memset(sums, 0, (size_t)columns * sizeof *sums);
+    }
 }
 
 #endif

@@ -150,6 +150,7 @@ gt_status GTI_KERNEL(rmsnorm_bwd)
 #pragma omp for schedule(static) nowait
         for (int64_t b = 0; b < blocks; b++) {
             float *dgamma = partial != NULL ? partial + b * columns : NULL;
+            gti_clear(dgamma, columns);
             for (int64_t n = b * size; n < gti_min((b + 1) * size, rows); n++) {
                 backward_row(a, n, columns, dgamma, stream);
             }
@@ -159,6 +160,5 @@ gt_status GTI_KERNEL(rmsnorm_bwd)
     if (partial != NULL) {
         gti_row_tree(&a->dgamma, partial, blocks, columns, columns, threads);
     }
-    free(partial);
     return GT_OK;
 }
