@@ -2,31 +2,10 @@
  *
  * Dropout drawn from the global element number rows[n]*columns + first_column + c, so that shards
  * joined by rows or columns are the whole tensor's draw. An element is dropped when its 32 random
- * bits are below p * 2^32. Lanes: 64 counter blocks at a time, laid out for the vector units.
+ * bits are below p * 2^32.
  */
 #include "backend/cpu/kernels/chunk.h"
-#include "core/philox.h"
-
-#define BLOCKS 64 /* counter blocks per draw: 256 elements */
-
-/* bits[4*b + lane] for blocks first .. first + BLOCKS - 1 of (key, stream). */
-static void draw(uint32_t *bits, uint64_t key, uint64_t stream, uint64_t first)
-{
-    uint32_t lanes[4][BLOCKS];
-#pragma omp simd
-    for (int b = 0; b < BLOCKS; b++) {
-        gti_philox_block r = gti_philox4(key, stream, first + (uint64_t)b);
-        lanes[0][b] = r.lane[0];
-        lanes[1][b] = r.lane[1];
-        lanes[2][b] = r.lane[2];
-        lanes[3][b] = r.lane[3];
-    }
-    for (int b = 0; b < BLOCKS; b++) {
-        for (int lane = 0; lane < 4; lane++) {
-            bits[4 * b + lane] = lanes[lane][b];
-        }
-    }
-}
+#include "backend/cpu/kernels/draw.h"
 
 struct mask {
     uint64_t key, stream;
@@ -37,12 +16,12 @@ struct mask {
 /* y = masked x for elements whose global number begins at `element`. */
 static void drop_chunk(float *y, const float *x, int64_t n, uint64_t element, const struct mask *k)
 {
-    uint32_t bits[4 * BLOCKS];
+    uint32_t bits[4 * GTI_DRAW_BLOCKS];
     for (int64_t i = 0; i < n;) {
         uint64_t global = element + (uint64_t)i;
         int64_t skip = (int64_t)(global % 4);
-        int64_t m = gti_min(4 * BLOCKS - skip, n - i);
-        draw(bits, k->key, k->stream, global / 4);
+        int64_t m = gti_min(4 * GTI_DRAW_BLOCKS - skip, n - i);
+        gti_draw(bits, k->key, k->stream, global / 4);
 #pragma omp simd
         for (int64_t j = 0; j < m; j++) {
             float kept = x[i + j] * k->scale;
