@@ -21,7 +21,8 @@ typedef struct gt_monitor_params {
     int64_t first_step;  /* steps done before (a resumed run); metrics.jsonl is then appended to */
     int64_t total_steps; /* 0: unknown                                                           */
     double flops_per_step; /* gt_trainer_step_flops(); 0: unknown */
-    double peak_flops; /* of the whole world, for the share in percent; 0: unknown             */
+    double peak_flops; /* of the whole world, for the share in percent; steps that are faster raise
+                          it; 0: unknown */
     int64_t print_interval; /* steps between lines when not interactive; 0: 10 */
     void *stream;    /* FILE * of the progress line; NULL: stderr                            */
     int interactive; /* redraw in place: 0 on a terminal unless TERM=dumb, 1 yes, -1 no      */
@@ -47,8 +48,10 @@ GT_API void gt_monitor_message(gt_monitor *monitor, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Makes a directory and its missing parents. Errors: GT_ERR_IO. */
 GT_API gt_status gt_make_directory(const char *path);
-/* FLOP per second of this context's gemm, [2048, 2048] x [2048, 2048], best of two. Takes a
- * fraction of a second and 48 MiB. Errors: GT_ERR_UNSUPPORTED, GT_ERR_MEMORY. */
+/* FLOP per second of this context's gemm between operands of dtype: the best of as many products of
+ * up to [2048, 2048] as fit into about 0.3 s. Ranks that share a machine should call it at the same
+ * time, as they train at the same time; their peaks add up. Takes up to 48 MiB while it runs.
+ * Errors: GT_ERR_UNSUPPORTED, GT_ERR_MEMORY. */
 GT_API gt_status gt_peak_flops(gt_context *ctx, gt_dtype dtype, double *flops);
 
 #ifdef __cplusplus

@@ -188,9 +188,11 @@ static void take_in(gt_monitor *m, const gt_step_result *r)
     p->gradient_norm = r->gradient_norm;
     p->learning_rate = r->learning_rate;
     p->tokens_per_s = m->step_s > 0 ? m->tokens_per_step / m->step_s : 0;
-    p->flops_share = m->step_s > 0 && m->p.peak_flops > 0
-                         ? m->p.flops_per_step / m->step_s / m->p.peak_flops
-                         : 0;
+    double rate = m->step_s > 0 ? m->p.flops_per_step / m->step_s : 0;
+    if (m->p.peak_flops > 0 && rate > m->p.peak_flops) {
+        m->p.peak_flops = rate; /* was measured in a slow moment: no ceiling */
+    }
+    p->flops_share = m->p.peak_flops > 0 ? rate / m->p.peak_flops : 0;
     p->seconds_left = p->total > 0 ? m->step_s * (double)(p->total - p->step) : -1;
 }
 

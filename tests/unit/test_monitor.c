@@ -302,6 +302,23 @@ static void full_disk_is_an_error(void **state)
     free(text);
 }
 
+/* A peak that was measured in a slow moment is no ceiling: it rises to what a step reaches. */
+static void faster_steps_raise_the_peak(void **state)
+{
+    gt_monitor *m = make(NULL, 0, 0, 0);
+    for (int i = 0; i < 200; i++) {
+        gt_step_result r = result(1);
+        r.seconds = i < 100 ? 0.125 : 0.25; /* 8e9 FLOP/s against a peak of 4e9, then half of it */
+        assert_int_equal(gt_monitor_step(m, &r), GT_OK);
+    }
+    finish(&m);
+    assert_non_null(strstr(text, "step      1  loss  1.0000   8.00k tok/s  100% of gemm"));
+    assert_non_null(strstr(text, "step    100  loss  1.0000   8.00k tok/s  100% of gemm"));
+    assert_non_null(strstr(text, "step    200  loss  1.0000   4.01k tok/s   50% of gemm"));
+    free(text);
+    (void)state;
+}
+
 static void peak_is_measured(void **state)
 {
     gt_context *ctx;
@@ -331,6 +348,7 @@ int main(void)
         cmocka_unit_test(run_directory_holds_the_config),
         cmocka_unit_test(unwritable_run_directories),
         cmocka_unit_test(full_disk_is_an_error),
+        cmocka_unit_test(faster_steps_raise_the_peak),
         cmocka_unit_test(peak_is_measured),
     };
     return cmocka_run_group_tests(tests, files_open, files_close);
