@@ -21,23 +21,23 @@ const char *layout_name(const layout *l)
 {
     static _Thread_local char name[256];
     snprintf(name, sizeof(name),
-             "pp%d dp%d cp%d tp%d%s zero%d %s micro%d %s%s%s chunks%d %s%s%s opt%d off%d",
+             "pp%d dp%d cp%d tp%d%s zero%d %s micro%d %s%s%s chunks%d %s%s%s opt%d off%d V%d/%d",
              or_one(l->pp), or_one(l->dp), or_one(l->cp), or_one(l->tp),
              l->sequence_parallel ? " sp" : "", l->zero, gt_dtype_name(l->dtype), or_one(l->micro),
              l->schedule ? l->schedule : "1f1b", l->recompute ? " recompute" : "",
              l->llama ? " llama" : "", l->chunks, l->device ? l->device : "cpu",
              l->untied ? " untied" : "", l->remainder ? " remainder" : "", (int)l->optimizer,
-             (int)l->offload);
+             (int)l->offload, (int)l->vocab, (int)l->stride);
     return name;
 }
 
 static void model_config(gt_model_config *m, const layout *l)
 {
     snprintf(m->type, sizeof(m->type), "%s", l->llama ? "llama" : "gpt2");
-    m->layers = 4;
-    m->width = 32;
-    m->heads = 4;
-    m->kv_heads = l->llama ? 2 : 4;
+    m->layers = l->layers ? l->layers : 4;
+    m->width = l->width ? l->width : 32;
+    m->heads = l->heads ? l->heads : 4;
+    m->kv_heads = l->kv_heads ? l->kv_heads : l->llama ? 2 : m->heads;
     m->ffn = l->llama ? 52 : 128;
     m->vocab = l->vocab ? l->vocab : 61;
     m->seq = SEQ;
@@ -101,6 +101,23 @@ void layout_batch(gt_batch *out, int32_t *tokens, int32_t *targets, const gt_con
         .samples = each, .seq = seq, .tokens = tokens, .targets = targets, .first_sample = first};
 }
 
+/* Over the whole of a large vocabulary, so that every shard has some. */
+static void spread(const layout *l, int32_t *ids, const gt_batch *b)
+{
+    for (int64_t i = 0; l->stride > 0 && i < b->samples * b->seq; i++) {
+        ids[i] = ids[i] < 0 ? ids[i] : (int32_t)(ids[i] * l->stride % l->vocab);
+    }
+}
+
+static void make_batch(const layout *l, gt_batch *out, int32_t *tokens, int32_t *targets,
+                       const gt_config *config, int step, const gt_mesh *mesh)
+{
+    layout_batch(out, tokens, targets, config, step, gt_mesh_index(mesh, GT_AXIS_DP),
+                 gt_mesh_size(mesh, GT_AXIS_DP));
+    spread(l, tokens, out);
+    spread(l, targets, out);
+}
+
 struct run {
     const layout *l;
     layout_curve *out;
@@ -121,13 +138,12 @@ static void one_rank(gt_comm *world, gt_context *ctx, void *user)
     TH_OK(gt_model_add_gpt(model, &config.model));
     TH_OK(gt_trainer_create(&trainer, ctx, world, model, &config));
     const gt_mesh *mesh = gt_trainer_mesh(trainer);
-    int rank = gt_mesh_index(mesh, GT_AXIS_DP), size = gt_mesh_size(mesh, GT_AXIS_DP);
     int32_t tokens[LAYOUT_BATCH * SEQ], targets[LAYOUT_BATCH * SEQ];
     gt_batch batch;
     for (int step = 0; step < LAYOUT_STEPS; step++) {
         gt_memory_stats before;
         gt_memory_get_stats(ctx, &before);
-        layout_batch(&batch, tokens, targets, &config, step, rank, size);
+        make_batch(run->l, &batch, tokens, targets, &config, step, mesh);
         TH_OK(gt_trainer_step(trainer, &batch, &out->last));
         out->loss[step] = out->last.loss;
         out->norm[step] = out->last.gradient_norm;
@@ -135,7 +151,7 @@ static void one_rank(gt_comm *world, gt_context *ctx, void *user)
         out->steady_allocations = out->memory.allocations - before.allocations;
     }
     gt_zero_formula(gt_trainer_zero(trainer), &out->formula);
-    layout_batch(&batch, tokens, targets, &config, LAYOUT_STEPS, rank, size);
+    make_batch(run->l, &batch, tokens, targets, &config, LAYOUT_STEPS, mesh);
     TH_OK(gt_trainer_evaluate(trainer, &batch, &out->evaluation, NULL));
     const int32_t prompt[3] = {1, 2, 3};
     TH_OK(gt_trainer_generate(trainer, prompt, 3, 4, 0.0f, 1, out->sampled));

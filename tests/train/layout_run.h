@@ -25,7 +25,9 @@ typedef struct layout {
     int chunks;
     const char *device; /* NULL: cpu */
     bool llama, untied;
-    int64_t vocab; /* 0: 61 */
+    int64_t vocab;  /* 0: 61 */
+    int64_t stride; /* between the tokens that occur; 0: 1, all of them below 600 */
+    int layers, width, heads, kv_heads; /* 0: 4, 32, 4, and heads or (llama) 2 */
     gt_optimizer_type optimizer;
     gt_dtype communication; /* of gradients; 0 (f32) keeps the default of the dtype */
     gt_dtype accumulation;

@@ -111,6 +111,25 @@ static const layout llama_rows[] = {
     {.llama = true, .pp = 2, .tp = 2, .micro = 2},
 };
 
+/* GPT-2's vocabulary, which no number of ranks divides, tied and untied; with stride 0 every token
+ * and target lies in the first rank's part. Twelve heads, for tp 2, 3 and 4. */
+#define GPT2_VOCABULARY(...)                                                                       \
+    {                                                                                              \
+        .vocab = 50257, .layers = 1, .width = 24, .heads = 12, .micro = 6, __VA_ARGS__             \
+    }
+static const layout vocabulary_rows[] = {
+    GPT2_VOCABULARY(.tp = 2, .stride = 1999),
+    GPT2_VOCABULARY(.tp = 3, .stride = 1999, .sequence_parallel = true),
+    GPT2_VOCABULARY(.tp = 4, .stride = 1999),
+    GPT2_VOCABULARY(.pp = 2, .tp = 2, .stride = 1999),
+    GPT2_VOCABULARY(.tp = 2, .dp = 2, .zero = 3, .stride = 1999),
+    GPT2_VOCABULARY(.tp = 3),
+    GPT2_VOCABULARY(.llama = true, .kv_heads = 1, .tp = 2, .stride = 1999),
+    GPT2_VOCABULARY(.llama = true, .kv_heads = 1, .tp = 3, .stride = 1999),
+    GPT2_VOCABULARY(.llama = true, .kv_heads = 1, .tp = 4, .stride = 1999,
+                    .sequence_parallel = true),
+};
+
 static const layout pipeline_rows[] = {
     {.pp = 2, .micro = 1},
     {.pp = 3, .micro = 2},
@@ -150,6 +169,11 @@ static layout alone(const layout *row)
                     .llama = row->llama,
                     .untied = row->untied,
                     .vocab = row->vocab,
+                    .stride = row->stride,
+                    .layers = row->layers,
+                    .width = row->width,
+                    .heads = row->heads,
+                    .kv_heads = row->kv_heads,
                     .optimizer = row->optimizer,
                     .no_dropout = row->no_dropout};
 }
@@ -157,7 +181,9 @@ static layout alone(const layout *row)
 static bool same_model(const layout *a, const layout *b)
 {
     return a->llama == b->llama && a->untied == b->untied && a->vocab == b->vocab &&
-           a->optimizer == b->optimizer && a->no_dropout == b->no_dropout;
+           a->stride == b->stride && a->layers == b->layers && a->width == b->width &&
+           a->heads == b->heads && a->kv_heads == b->kv_heads && a->optimizer == b->optimizer &&
+           a->no_dropout == b->no_dropout;
 }
 
 static double tolerance_of(const layout *row)
@@ -249,8 +275,9 @@ struct table {
     {                                                                                              \
 #name, name##_rows, COUNT(name##_rows)                                                     \
     }
-static const struct table tables[] = {TABLE(data),   TABLE(zero),    TABLE(dtype), TABLE(optimizer),
-                                      TABLE(tensor), TABLE(context), TABLE(llama), TABLE(pipeline)};
+static const struct table tables[] = {TABLE(data),      TABLE(zero),       TABLE(dtype),
+                                      TABLE(optimizer), TABLE(tensor),     TABLE(context),
+                                      TABLE(llama),     TABLE(vocabulary), TABLE(pipeline)};
 
 static const struct {
     const char *name;
