@@ -57,6 +57,21 @@ static gt_status make_world_comm(gt_comm **out, gti_world *w, bool check)
     return st;
 }
 
+/* After the first hello everybody is there, and checks or does not: who is said to have left has
+ * left an earlier world of these ranks. Nobody leaves this one before all know that, hence the
+ * second. They count as one operation. */
+static gt_status meet(gt_comm *comm, bool check)
+{
+    gti_world *w = comm->world;
+    GT_TRY(gti_comm_hello(comm, GTI_COMM_CREATE, check));
+    gti_world_created(w);
+    GT_TRY(gti_comm_hello(comm, GTI_COMM_CREATE, check));
+    pthread_mutex_lock(&w->lock);
+    comm->sequence = comm->numbers = w->stats.operations = comm->size > 1;
+    pthread_mutex_unlock(&w->lock);
+    return GT_OK;
+}
+
 gt_status gt_comm_create(gt_comm **out, gt_context *ctx, const gt_comm_params *params)
 {
     gt_comm_params p;
@@ -86,14 +101,12 @@ gt_status gt_comm_create(gt_comm **out, gt_context *ctx, const gt_comm_params *p
         gti_world_release(w);
         return st;
     }
-    /* The first hello: everybody is there, and checks or does not. */
-    st = gti_comm_hello(comm, GTI_COMM_CREATE, check);
+    st = meet(comm, check);
     if (st != GT_OK) {
         gti_world_fail(w, st);
         gt_comm_destroy(&comm);
         return st;
     }
-    gti_world_created(w);
     gt_context_set_rank(ctx, w->rank, w->size);
     if (!t->threaded && w->size > 1) {
         gti_log(ctx, GT_LOG_INFO,

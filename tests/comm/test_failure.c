@@ -171,11 +171,34 @@ static void time_is_up(void **state)
     gti_run_ranks_with(2, a_receive_is_late, "cpu", &p, NULL);
 }
 
+/* The last rank leaves as soon as it may: the others need not wait for the time limit. */
+static void one_leaves(gt_comm *c, gt_context *ctx, void *user)
+{
+    (void)ctx;
+    (void)user;
+    if (gt_comm_rank(c) < gt_comm_size(c) - 1) {
+        double begin = now();
+        gt_status st = gt_barrier(c);
+        TH_FAILS(st, st == GT_ERR_PEER ? GT_ERR_PEER : GT_ERR_MISMATCH, "has left the world");
+        TH_TRUE(now() - begin < 10);
+    }
+}
+
+static void a_rank_leaves_at_once(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        gti_run_ranks(2, one_leaves, "cpu", NULL);
+        gti_run_ranks(3, one_leaves, "cpu", NULL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_fails),
         cmocka_unit_test(handles_are_abandoned),
+        cmocka_unit_test(a_rank_leaves_at_once),
         cmocka_unit_test(time_is_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
