@@ -24,8 +24,10 @@
  * first and sent while the own ones are. no_overlap does the same sums one after another.
  *
  * Collective over: tp->comm, every primitive. Async: on return, `stream` is ordered after all
- * communication. Errors: those of the operations and of gt_comm; a rank that fails inside a
- * primitive breaks the communicator's world (gt_comm_fail), so that no peer hangs.
+ * communication. Errors: those of the operations and of gt_comm; a rank that fails in a primitive
+ * that communicates, also by refusing arguments that the others have right, breaks the
+ * communicator's world (gt_comm_fail), so that no peer hangs: the others return GT_ERR_PEER with
+ * its sentence.
  */
 #ifndef GEEKTRAIN_TENSOR_PARALLEL_H
 #define GEEKTRAIN_TENSOR_PARALLEL_H

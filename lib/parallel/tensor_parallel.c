@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Column- and row-parallel linear layers. */
-#include "parallel/tp_exchange.h"
+#include "parallel/tp_primitives.h"
 
 #include <string.h>
 
@@ -184,9 +184,9 @@ static gt_status column_pieces(const gt_tp *tp, gti_works *works, gt_tensor *y, 
     return GT_OK;
 }
 
-gt_status gt_tp_column_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *x,
-                               const gt_tensor *w, const gt_tp_column_params *params,
-                               gt_stream *stream)
+gt_status gti_tp_column_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *x,
+                                const gt_tensor *w, const gt_tp_column_params *params,
+                                gt_stream *stream)
 {
     gt_tp_column_params p = GT_TP_COLUMN_PARAMS_INIT;
     GT_TRY(gti_take_params("gt_tp_column_params", &p, sizeof(p), params));
@@ -265,9 +265,9 @@ static gt_status column_backward_whole(const gt_tp *tp, row_sum *s, gt_tensor *d
     return weight_gradient(tp, dw, dbias, dy, x, w, stream);
 }
 
-gt_status gt_tp_column_backward(const gt_tp *tp, gt_tensor *dx, gt_tensor *dw, gt_tensor *dbias,
-                                const gt_tensor *dy, const gt_tensor *x, const gt_tensor *w,
-                                gt_stream *stream)
+gt_status gti_tp_column_backward(const gt_tp *tp, gt_tensor *dx, gt_tensor *dw, gt_tensor *dbias,
+                                 const gt_tensor *dy, const gt_tensor *x, const gt_tensor *w,
+                                 gt_stream *stream)
 {
     bool cut = gti_tp_cut(tp);
     dx = (gt_tensor *)wanted(dx);
@@ -318,8 +318,8 @@ static gt_status row_whole(const gt_tp *tp, gti_works *works, gt_tensor *y, cons
     return GT_OK;
 }
 
-gt_status gt_tp_row_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *x, const gt_tensor *w,
-                            const gt_tensor *bias, const gt_tensor *residual, gt_stream *stream)
+gt_status gti_tp_row_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *x, const gt_tensor *w,
+                             const gt_tensor *bias, const gt_tensor *residual, gt_stream *stream)
 {
     GT_TRY(check_linear(tp, "x", x, false, "y", y, gti_tp_cut(tp), w));
     product p = {
@@ -376,9 +376,9 @@ static gt_status row_backward_cut(const gt_tp *tp, gti_works *works, gt_tensor *
     return weight_gradient(tp, dw, NULL, &whole, x, w, stream);
 }
 
-gt_status gt_tp_row_backward(const gt_tp *tp, gt_tensor *dx, gt_tensor *dw, gt_tensor *dbias,
-                             const gt_tensor *dy, const gt_tensor *x, const gt_tensor *w,
-                             gt_stream *stream)
+gt_status gti_tp_row_backward(const gt_tp *tp, gt_tensor *dx, gt_tensor *dw, gt_tensor *dbias,
+                              const gt_tensor *dy, const gt_tensor *x, const gt_tensor *w,
+                              gt_stream *stream)
 {
     bool cut = gti_tp_cut(tp);
     dx = (gt_tensor *)wanted(dx);

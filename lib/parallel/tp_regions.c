@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Going between whole and cut tensors. */
-#include "parallel/tp_exchange.h"
+#include "parallel/tp_primitives.h"
 
 #include "ops/check.h"
 
 enum { TAG_COLUMNS = 3 };
 
-gt_status gt_tp_reduce(const gt_tp *tp, gt_tensor *inout, gt_stream *stream)
+gt_status gti_tp_reduce(const gt_tp *tp, gt_tensor *inout, gt_stream *stream)
 {
     return gti_tp_size(tp) == 1 ? GT_OK : gt_all_reduce(tp->comm, inout, GT_SUM, stream, NULL);
 }
@@ -27,7 +27,8 @@ static gt_status check_shares(const gt_tp *tp, const char *whole_name, const gt_
     return GT_OK;
 }
 
-gt_status gt_tp_gather_rows(const gt_tp *tp, gt_tensor *out, const gt_tensor *in, gt_stream *stream)
+gt_status gti_tp_gather_rows(const gt_tp *tp, gt_tensor *out, const gt_tensor *in,
+                             gt_stream *stream)
 {
     GT_TRY(check_shares(tp, "out", out, "in", in));
     if (gti_tp_size(tp) == 1) {
@@ -46,8 +47,8 @@ gt_status gt_tp_scatter_rows(const gt_tp *tp, gt_tensor *out, const gt_tensor *i
     return flat.data == mine.data ? GT_OK : gt_copy(tp->ctx, &flat, &mine, stream);
 }
 
-gt_status gt_tp_reduce_scatter_rows(const gt_tp *tp, gt_tensor *out, const gt_tensor *in,
-                                    gt_stream *stream)
+gt_status gti_tp_reduce_scatter_rows(const gt_tp *tp, gt_tensor *out, const gt_tensor *in,
+                                     gt_stream *stream)
 {
     GT_TRY(check_shares(tp, "in", in, "out", out));
     if (gti_tp_size(tp) == 1) {
@@ -119,8 +120,8 @@ static gt_status gather_columns(const gt_tp *tp, gti_works *works, gt_tensor *ou
     return GT_OK;
 }
 
-gt_status gt_tp_gather_columns(const gt_tp *tp, gt_tensor *out, const gt_tensor *in,
-                               gt_stream *stream)
+gt_status gti_tp_gather_columns(const gt_tp *tp, gt_tensor *out, const gt_tensor *in,
+                                gt_stream *stream)
 {
     GT_TRY(check_columns(tp, out, in));
     if (gti_tp_size(tp) > GTI_TP_PEERS) {

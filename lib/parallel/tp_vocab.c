@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The two ends of a model, with the vocabulary cut over the ranks. */
-#include "parallel/tp_exchange.h"
+#include "parallel/tp_primitives.h"
 
 #include "ops/check.h"
 
@@ -31,10 +31,10 @@ static gt_status check_table(const gt_tp *tp, const gt_tensor *table, int64_t vo
     return GT_OK;
 }
 
-gt_status gt_tp_embedding_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *table,
-                                  const gt_tensor *positions, const gt_tensor *ids,
-                                  const gt_tensor *rows, const gt_embedding_params *params,
-                                  gt_stream *stream)
+gt_status gti_tp_embedding_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *table,
+                                   const gt_tensor *positions, const gt_tensor *ids,
+                                   const gt_tensor *rows, const gt_embedding_params *params,
+                                   gt_stream *stream)
 {
     gt_embedding_params p = GT_EMBEDDING_PARAMS_INIT;
     GT_TRY(gti_take_params("gt_embedding_params", &p, sizeof(p), params));
@@ -45,7 +45,7 @@ gt_status gt_tp_embedding_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor
     positions = me == 0 ? positions : NULL; /* added once */
     if (!gti_tp_cut(tp)) {
         GT_TRY(gt_embedding_forward(tp->ctx, y, table, positions, ids, rows, &p, stream));
-        return gt_tp_reduce(tp, y, stream);
+        return gti_tp_reduce(tp, y, stream);
     }
     gt_tensor whole;
     size_t offset = 0;
@@ -54,9 +54,10 @@ gt_status gt_tp_embedding_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor
     return gt_reduce_scatter(tp->comm, y, &whole, GT_SUM, stream, NULL);
 }
 
-gt_status gt_tp_embedding_backward(const gt_tp *tp, gt_tensor *dtable, gt_tensor *dpositions,
-                                   const gt_tensor *dy, const gt_tensor *ids, const gt_tensor *rows,
-                                   const gt_embedding_params *params, gt_stream *stream)
+gt_status gti_tp_embedding_backward(const gt_tp *tp, gt_tensor *dtable, gt_tensor *dpositions,
+                                    const gt_tensor *dy, const gt_tensor *ids,
+                                    const gt_tensor *rows, const gt_embedding_params *params,
+                                    gt_stream *stream)
 {
     gt_embedding_params p = GT_EMBEDDING_PARAMS_INIT;
     GT_TRY(gti_take_params("gt_embedding_params", &p, sizeof(p), params));
@@ -78,9 +79,9 @@ size_t gt_tp_cross_entropy_scratch_bytes(const gt_tp *tp, int64_t n)
     return gti_tp_size(tp) == 1 ? 0 : (size_t)n * 4 * sizeof(float) + 2 * 64;
 }
 
-gt_status gt_tp_cross_entropy(const gt_tp *tp, gt_tensor *logits, gt_tensor *losses,
-                              gt_tensor *stats, const gt_tensor *targets, int64_t vocab,
-                              const gt_cross_entropy_params *params, gt_stream *stream)
+gt_status gti_tp_cross_entropy(const gt_tp *tp, gt_tensor *logits, gt_tensor *losses,
+                               gt_tensor *stats, const gt_tensor *targets, int64_t vocab,
+                               const gt_cross_entropy_params *params, gt_stream *stream)
 {
     int size = gti_tp_size(tp), me = gti_tp_rank(tp);
     int64_t n, columns, first = gt_split_first(vocab, size, me);

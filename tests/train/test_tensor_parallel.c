@@ -189,6 +189,7 @@ static void region_rank(gt_comm *world, gt_context *ctx, void *user)
     th_compare(h, "gathered columns", &back, x, 0.0);
     TH_OK(gt_tp_reduce(&s.tp, &full, NULL));
     th_compare(h, "sum", &full, sum, 1.0);
+    let_others_return();
     TH_FAILS(gt_tp_gather_rows(&s.tp, &piece, &rows, NULL), GT_ERR_SHAPE, "wanted its rows");
 }
 
@@ -250,6 +251,7 @@ static void bad_shapes_rank(gt_comm *world, gt_context *ctx, void *user)
     gt_tensor x = th_new(h, GT_F32, TH_SHAPE(5, I)), w = th_new(h, GT_F32, TH_SHAPE(s.f, I));
     gt_tensor y = th_new(h, GT_F32, TH_SHAPE(11, s.f)),
               bad = th_new(h, GT_F32, TH_SHAPE(s.f, I + 1));
+    let_others_return();
     TH_FAILS(gt_tp_column_forward(&s.tp, &y, &x, &w, NULL, NULL), GT_ERR_SHAPE,
              "x has 5 rows (a share) and y 11");
     TH_FAILS(gt_tp_column_forward(&s.tp, &y, &x, &bad, NULL, NULL), GT_ERR_SHAPE, "w is ");
@@ -276,7 +278,8 @@ static void different_rank(gt_comm *world, gt_context *ctx, void *user)
     gt_tensor y = th_new(s.h, GT_F32, TH_SHAPE(s.c->sequence_parallel ? rows / 2 : rows, O));
     th_fill(s.h, &x, 1.0);
     th_fill(s.h, &w, 1.0);
-    TH_TRUE(gt_tp_row_forward(&s.tp, &y, &x, &w, NULL, NULL, NULL) != GT_OK);
+    gt_status st = gt_tp_row_forward(&s.tp, &y, &x, &w, NULL, NULL, NULL);
+    TH_FAILS(st, GT_ERR_MISMATCH, "rank ");
 }
 
 static void ranks_with_different_rows_all_fail(void **state)
@@ -288,6 +291,34 @@ static void ranks_with_different_rows_all_fail(void **state)
     }
 }
 
+/* What only the last rank has wrong: it says what, the others pass it on, at once. */
+static void one_wrong_rank(gt_comm *world, gt_context *ctx, void *user)
+{
+    shard s = shard_of(world, ctx, user);
+    th *h = s.h;
+    bool wrong = s.rank == s.size - 1, cut = s.c->sequence_parallel;
+    int64_t n = cut ? N / s.size : N;
+    gt_tensor x = th_new(h, GT_F32, TH_SHAPE(n * (cut ? s.size : 1), s.f)),
+              w = th_new(h, GT_F32, TH_SHAPE(O, wrong ? s.f + 1 : s.f));
+    gt_tensor y = th_new(h, GT_F32, TH_SHAPE(n, O));
+    th_fill(h, &x, 1.0);
+    th_fill(h, &w, 1.0);
+    let_others_return();
+    TH_FAILS(gt_tp_row_forward(&s.tp, &y, &x, &w, NULL, NULL, NULL),
+             wrong ? GT_ERR_SHAPE : GT_ERR_PEER, "wanted [O,I]=[9,");
+}
+
+static void one_wrong_rank_is_named_on_all(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= 4; size++) {
+        for (int cut = 0; cut < 2; cut++) {
+            tp_case c = {.sequence_parallel = cut, .ffn = 8};
+            gti_run_ranks(size, one_wrong_rank, "cpu", &c);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -296,6 +327,7 @@ int main(void)
         cmocka_unit_test(bytes_sent_equal_the_formula),
         cmocka_unit_test(bad_shapes_are_named),
         cmocka_unit_test(ranks_with_different_rows_all_fail),
+        cmocka_unit_test(one_wrong_rank_is_named_on_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,25 +159,62 @@ static void cross_entropy_matches_one_rank(void **state)
     }
 }
 
+/* A target that only the last rank has wrong, or that all have. */
 static void bad_target_rank(gt_comm *world, gt_context *ctx, void *user)
 {
-    (void)user;
+    bool one = *(const bool *)user;
     tp_case c = {.dtype = GT_F32, .ffn = 1};
     shard s = shard_of(world, ctx, &c);
     gt_tensor logits = th_new(s.h, GT_F32, TH_SHAPE(2, gt_split_count(V, s.size, s.rank)));
     gt_tensor t = th_new(s.h, GT_I32, TH_SHAPE(2)), st = th_new(s.h, GT_F64, TH_SHAPE(2));
+    bool bad = !one || s.rank == s.size - 1;
     th_fill(s.h, &logits, 0.0);
     th_fill(s.h, &st, 0.0);
-    th_set(s.h, &t, (double[]){3, V});
+    th_set(s.h, &t, (double[]){3, bad ? V : 1});
     s.tp.scratch = th_new(s.h, GT_U8, TH_SHAPE(1024));
-    TH_FAILS(gt_tp_cross_entropy(&s.tp, &logits, NULL, &st, &t, V, NULL, NULL), GT_ERR_ARGUMENT,
-             "11");
+    let_others_return();
+    gt_status got = gt_tp_cross_entropy(&s.tp, &logits, NULL, &st, &t, V, NULL, NULL);
+    TH_FAILS(got, bad && got != GT_ERR_PEER ? GT_ERR_ARGUMENT : GT_ERR_PEER,
+             "targets[1] is 11, wanted a token in [0, 11)"); /* a slow rank hears it from another */
 }
 
 static void target_outside_the_vocabulary_is_named(void **state)
 {
     (void)state;
-    gti_run_ranks(2, bad_target_rank, "cpu", NULL);
+    for (int size = 2; size <= 4; size++) {
+        for (int one = 0; one < 2; one++) {
+            bool only_last = one;
+            gti_run_ranks(size, bad_target_rank, "cpu", &only_last);
+        }
+    }
+}
+
+static void bad_token_rank(gt_comm *world, gt_context *ctx, void *user)
+{
+    (void)user;
+    tp_case c = {.dtype = GT_F32, .ffn = 1};
+    shard s = shard_of(world, ctx, &c);
+    bool bad = s.rank == s.size - 1;
+    gt_tensor table = th_new(s.h, GT_F32, TH_SHAPE(gt_split_count(V, s.size, s.rank), C));
+    gt_tensor ids = th_new(s.h, GT_I32, TH_SHAPE(2)), rows = th_new(s.h, GT_I64, TH_SHAPE(2));
+    gt_tensor y = th_new(s.h, GT_F32, TH_SHAPE(2, C));
+    th_fill(s.h, &table, 1.0);
+    th_set(s.h, &ids, (double[]){3, bad ? V : 1});
+    th_set(s.h, &rows, (double[]){0, 1});
+    gt_embedding_params p = GT_EMBEDDING_PARAMS_INIT;
+    p.vocab = V;
+    p.seq = SEQ;
+    let_others_return();
+    TH_FAILS(gt_tp_embedding_forward(&s.tp, &y, &table, NULL, &ids, &rows, &p, NULL),
+             bad ? GT_ERR_ARGUMENT : GT_ERR_PEER, "ids[1] is 11, wanted a token in [0, 11)");
+}
+
+static void token_outside_the_vocabulary_is_named(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= 4; size++) {
+        gti_run_ranks(size, bad_token_rank, "cpu", NULL);
+    }
 }
 
 int main(void)
@@ -186,6 +223,7 @@ int main(void)
         cmocka_unit_test(embedding_matches_one_rank),
         cmocka_unit_test(cross_entropy_matches_one_rank),
         cmocka_unit_test(target_outside_the_vocabulary_is_named),
+        cmocka_unit_test(token_outside_the_vocabulary_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,6 +25,8 @@ typedef struct shard {
     int64_t n, n_first; /* its rows outside the pair            */
 } shard;
 
+/* Before a call that fails: the other ranks return from the one before, or would fail in it. */
+void let_others_return(void);
 /* This rank's part of a case, with scratch. */
 shard shard_of(gt_comm *world, gt_context *ctx, const tp_case *c);
 /* A deterministic whole tensor in double, as rounded to the dtype. */
