@@ -7,10 +7,13 @@
  * are dealt out, each packing its own piece of a. 16-bit operands are widened while they are
  * packed. Every element of c is summed over k in the same order whatever the number of threads.
  *
- * OpenBLAS takes large f32 products (it is a tenth to a fifth faster). What follows is for the
- * rest: 16-bit operands, which it does not have, are widened while panels are packed, never as
- * whole matrices, and bias, GELU and rounding are applied to tiles in the first-level cache; small
- * products; and processors for which OpenBLAS has only its oldest kernels (see blas.c).
+ * With AVX-512 all products but oneDNN's are made here. OpenBLAS is within a few hundredths of it
+ * on idle cores, but deals each thread an equal part and has one instruction in three that is no
+ * multiply-add: where cores are shared with others, as rented ones are, it is a fifth slower, and a
+ * step waits for its slowest thread. On older processors OpenBLAS takes large f32 products. What is
+ * here then serves 16-bit operands, which OpenBLAS does not have (they are widened while panels are
+ * packed, never as whole matrices; bias, GELU and rounding are applied to tiles in the first-level
+ * cache), small products, and processors for which OpenBLAS has only its oldest kernels (blas.c).
  */
 #include <omp.h>
 
@@ -54,7 +57,9 @@ typedef struct panel {
     bool first, last;             /* of the steps over k                             */
     float *packed;                /* [ceil(n/NR)][steps][NR]                         */
     float *sums;                  /* [m][n] partial sums, or NULL: c itself is f32   */
-    int64_t row_blocks, column_groups;
+    int64_t row_blocks;           /* of up to BLOCK_PANELS row panels               */
+    int64_t whole;                /* this many of them are one job each             */
+    int64_t column_groups;        /* the others are this many                       */
 } panel;
 
 /* ---- the tile, by number of rows --------------------------------------------------------------*/
@@ -198,21 +203,30 @@ static void pack_a(const panel *p, float *dst, int64_t row, int64_t rows)
     }
 }
 
-/* Job number `job` of row_blocks * column_groups. */
-static void run_job(const panel *p, int64_t job, float *packed_a)
+static int64_t job_count(const panel *p)
+{
+    return p->whole + (p->row_blocks - p->whole) * p->column_groups;
+}
+
+/* *held is the row block that packed_a holds. */
+static void run_job(const panel *p, int64_t job, float *packed_a, int64_t *held)
 {
     const int64_t row_panels = (p->m + GTI_MR - 1) / GTI_MR;
     const int64_t column_panels = (p->n + GTI_NR - 1) / GTI_NR;
-    const int64_t block = job / p->column_groups, group = job % p->column_groups;
+    const bool whole = job < p->whole;
+    const int64_t cut = job - p->whole, groups = whole ? 1 : p->column_groups;
+    const int64_t block = whole ? job : p->whole + cut / groups;
+    const int64_t group = whole ? 0 : cut % groups;
     const int64_t r0 = block * row_panels / p->row_blocks * GTI_MR;
     const int64_t r_end = (block + 1) * row_panels / p->row_blocks * GTI_MR;
     const int64_t r1 = r_end < p->m ? r_end : p->m;
-    const int64_t c0 = group * column_panels / p->column_groups * GTI_NR;
-    const int64_t c_end = (group + 1) * column_panels / p->column_groups * GTI_NR;
+    const int64_t c0 = group * column_panels / groups * GTI_NR;
+    const int64_t c_end = (group + 1) * column_panels / groups * GTI_NR;
     const int64_t c1 = c_end < p->n ? c_end : p->n;
-    for (int64_t r = r0; r < r1; r += GTI_MR) {
+    for (int64_t r = r0; r < r1 && *held != block; r += GTI_MR) {
         pack_a(p, packed_a + (r - r0) * p->steps, r, r1 - r < GTI_MR ? r1 - r : GTI_MR);
     }
+    *held = block;
     for (int64_t c = c0; c < c1; c += GTI_NR) {
         for (int64_t r = r0; r < r1; r += GTI_MR) {
             run_tile(p, packed_a + (r - r0) * p->steps, r, r1 - r < GTI_MR ? r1 - r : GTI_MR, c);
@@ -220,23 +234,26 @@ static void run_job(const panel *p, int64_t job, float *packed_a)
     }
 }
 
-/* One panel, by every thread of the team; *failed is set by a thread that gets no memory. */
+/* One panel, by every thread of the team; *failed is set by a thread that gets no memory. Who finds
+ * no job left goes on to pack the next panel, elsewhere; nobody starts its jobs before all are
+ * there (the barrier of the first loop), so all of this panel's are done by then. */
 static void run_panel(const panel *p, int *failed)
 {
     const size_t a_bytes = sizeof(float) * BLOCK_PANELS * GTI_MR * GTI_KC;
     float *packed_a = gti_cpu_scratch(GTI_SCRATCH_OWN, a_bytes);
+    int64_t held = -1;
     if (packed_a == NULL) {
 #pragma omp atomic write
         *failed = 1;
     }
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic)
     for (int64_t c = 0; c < p->n; c += GTI_NR) {
         pack_b(p, c);
     }
-#pragma omp for schedule(dynamic)
-    for (int64_t job = 0; job < p->row_blocks * p->column_groups; job++) {
+#pragma omp for schedule(dynamic) nowait
+    for (int64_t job = 0; job < job_count(p); job++) {
         if (packed_a != NULL) {
-            run_job(p, job, packed_a);
+            run_job(p, job, packed_a, &held);
         }
     }
 }
@@ -276,28 +293,38 @@ static blocking choose_blocking(const struct gti_gemm_args *g, int threads)
     return s;
 }
 
-/* Enough jobs that the threads end together, rows first: cutting columns packs a again. */
+/* Row blocks are the jobs, since each packs its rows of a; the last ones are cut by columns as
+ * well, so that the threads end together, be some slower than others. */
 static void cut_jobs(panel *p, int threads)
 {
     const int64_t row_panels = (p->m + GTI_MR - 1) / GTI_MR;
     const int64_t column_panels = (p->n + GTI_NR - 1) / GTI_NR;
     p->row_blocks = (row_panels + BLOCK_PANELS - 1) / BLOCK_PANELS;
+    p->whole = p->row_blocks;
     p->column_groups = 1;
-    if (threads > 1 && p->row_blocks < 8 * threads) {
-        p->column_groups = (8 * threads + p->row_blocks - 1) / p->row_blocks;
+    if (threads > 1) {
+        const int64_t cut = p->row_blocks < 2 * threads ? p->row_blocks : 2 * threads;
         const int64_t most = (column_panels + 3) / 4;
-        p->column_groups = p->column_groups < most ? p->column_groups : most;
+        const int64_t wanted = (8 * threads + cut - 1) / cut;
+        p->whole = p->row_blocks - cut;
+        p->column_groups = wanted < most ? wanted : most;
     }
 }
 
 static int run_blocks(const struct gti_gemm_args *g, const blocking *s, float *packed, float *sums)
 {
+    const int64_t panel_floats = s->nc * s->kc;
     int failed = 0;
 #pragma omp parallel num_threads(s->threads)
-    for (int64_t i = 0; i < g->m; i += s->mc) {
+    for (int64_t i = 0, turn = 0; i < g->m; i += s->mc) {
         for (int64_t j = 0; j < g->n; j += s->nc) {
-            for (int64_t k = 0; k == 0 || k < g->k; k += s->kc) {
-                panel p = {.g = g, .i0 = i, .j0 = j, .k0 = k, .packed = packed, .sums = sums};
+            for (int64_t k = 0; k == 0 || k < g->k; k += s->kc, turn ^= 1) {
+                panel p = {.g = g,
+                           .i0 = i,
+                           .j0 = j,
+                           .k0 = k,
+                           .packed = packed + turn * panel_floats,
+                           .sums = sums};
                 p.m = g->m - i < s->mc ? g->m - i : s->mc;
                 p.n = g->n - j < s->nc ? g->n - j : s->nc;
                 p.kc = g->k - k < s->kc ? g->k - k : s->kc;
@@ -313,11 +340,17 @@ static int run_blocks(const struct gti_gemm_args *g, const blocking *s, float *p
 }
 
 /* ---- by OpenBLAS ------------------------------------------------------------------------------*/
+#if defined(__AVX512F__)
+#define OPENBLAS_IS_FASTER false
+#else
+#define OPENBLAS_IS_FASTER true
+#endif
+
 static bool blas_takes(const struct gti_gemm_args *g)
 {
     const int64_t most = g->m > g->n ? g->m : g->n;
     const int64_t rows = g->lda > g->ldb ? g->lda : g->ldb;
-    return g->a.dtype == GT_F32 && g->c.dtype == GT_F32 &&
+    return OPENBLAS_IS_FASTER && g->a.dtype == GT_F32 && g->c.dtype == GT_F32 &&
            (double)g->m * (double)g->n * (double)g->k >= SMALL && most <= INT32_MAX &&
            g->k <= INT32_MAX && rows <= INT32_MAX && g->ldc <= INT32_MAX && gti_blas_usable();
 }
@@ -401,7 +434,7 @@ gt_status GTI_KERNEL(gemm)
         return GT_OK;
     }
     const blocking s = choose_blocking(g, gti_cpu_threads(device));
-    float *packed = gti_cpu_scratch(GTI_SCRATCH_SHARED, sizeof(float) * (size_t)(s.nc * s.kc));
+    float *packed = gti_cpu_scratch(GTI_SCRATCH_SHARED, 2 * sizeof(float) * (size_t)(s.nc * s.kc));
     float *sums = NULL;
     if (s.sums) {
         sums = gti_cpu_scratch(GTI_SCRATCH_SUMS, sizeof(float) * (size_t)(s.mc * s.nc));

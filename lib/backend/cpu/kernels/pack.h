@@ -6,6 +6,10 @@
 #ifndef GTI_CPU_PACK_H
 #define GTI_CPU_PACK_H
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #include "backend/cpu/kernels/convert.h"
 #include "backend/cpu/kernels/tile.h"
 
@@ -45,35 +49,108 @@ GTI_ALWAYS_INLINE void gti_transpose_4(float *dst, ptrdiff_t wide, const float *
     }
 }
 
-/* Rows of the source become columns: dst[k][i] = src[(first + i) * ld + k0 + k], i < count. Blocks
- * of four rows; the last overlaps the one before where count is no multiple of four. */
+/* dst[k * wide + i] = rows[i][k], i < count <= GTI_TURN, k < steps. */
+#if defined(__AVX512F__)
+#define GTI_TURN 16
+GTI_ALWAYS_INLINE void gti_turn_columns(float *p, ptrdiff_t wide, const __m512 u[16],
+                                        __mmask16 mask, int64_t steps, const int j)
+{
+    const __m512 ab = _mm512_shuffle_f32x4(u[j], u[4 + j], 0x88);
+    const __m512 cd = _mm512_shuffle_f32x4(u[8 + j], u[12 + j], 0x88);
+    const __m512 ab_odd = _mm512_shuffle_f32x4(u[j], u[4 + j], 0xdd);
+    const __m512 cd_odd = _mm512_shuffle_f32x4(u[8 + j], u[12 + j], 0xdd);
+    const __m512 out[4] = {
+        _mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab_odd, cd_odd, 0x88),
+        _mm512_shuffle_f32x4(ab, cd, 0xdd), _mm512_shuffle_f32x4(ab_odd, cd_odd, 0xdd)};
+    GTI_UNROLL
+    for (int l = 0; l < 4; l++) {
+        if (4 * l + j < steps) {
+            _mm512_mask_storeu_ps(p + (4 * l + j) * wide, mask, out[l]);
+        }
+    }
+}
+
+/* Sixteen steps: pairs of rows, then pairs of pairs within 128 bits, then these among each other.
+ */
+GTI_ALWAYS_INLINE void gti_turn_16(float *p, ptrdiff_t wide, const float *const *rows,
+                                   int64_t count, int64_t k, int64_t steps)
+{
+    const __mmask16 in = (__mmask16)(0xffffu >> (16 - steps));
+    const __mmask16 out = (__mmask16)(0xffffu >> (16 - count));
+    __m512 t[16], u[16];
+    GTI_UNROLL
+    for (int i = 0; i < 16; i += 2) {
+        const __m512 x = i < count ? _mm512_maskz_loadu_ps(in, rows[i] + k) : _mm512_setzero_ps();
+        const __m512 y =
+            i + 1 < count ? _mm512_maskz_loadu_ps(in, rows[i + 1] + k) : _mm512_setzero_ps();
+        t[i] = _mm512_unpacklo_ps(x, y);
+        t[i + 1] = _mm512_unpackhi_ps(x, y);
+    }
+    GTI_UNROLL
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            const __m512d x = _mm512_castps_pd(t[i + j]), y = _mm512_castps_pd(t[i + j + 2]);
+            u[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
+            u[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+        }
+    }
+    GTI_UNROLL
+    for (int j = 0; j < 4; j++) {
+        gti_turn_columns(p, wide, u, out, steps, j);
+    }
+}
+
+GTI_ALWAYS_INLINE void gti_turn(float *dst, ptrdiff_t wide, const float *const *rows, int64_t count,
+                                int64_t steps)
+{
+    int64_t k = 0;
+    for (; k + 16 <= steps; k += 16) {
+        gti_turn_16(dst + k * wide, wide, rows, count, k, 16);
+    }
+    if (k < steps) {
+        gti_turn_16(dst + k * wide, wide, rows, count, k, steps - k);
+    }
+}
+#else
+#define GTI_TURN 4
+GTI_ALWAYS_INLINE void gti_turn(float *dst, ptrdiff_t wide, const float *const *rows, int64_t count,
+                                int64_t steps)
+{
+    if (count == 4) {
+        gti_transpose_4(dst, wide, rows, steps);
+        return;
+    }
+    for (int64_t k = 0; k < steps; k++) {
+        for (int64_t i = 0; i < count; i++) {
+            dst[k * wide + i] = rows[i][k];
+        }
+    }
+}
+#endif
+
+/* Rows of the source become columns: dst[k][i] = src[(first + i) * ld + k0 + k], i < count. A few
+ * steps of k at a time, so that what is written stays in the first cache until its rows are whole.
+ */
 static inline void gti_pack_transposed(float *dst, ptrdiff_t wide, const void *src, gt_dtype dtype,
                                        int64_t first, int64_t count, int64_t ld, int64_t k0,
                                        int64_t kc)
 {
-    float wider[4][GTI_KC];
-    for (int64_t i = 0; i < count; i += 4) {
-        if (i + 4 > count && count >= 4) {
-            i = count - 4;
-        }
-        const float *rows[4];
-        const int64_t n = count - i < 4 ? count - i : 4;
-        for (int64_t r = 0; r < n; r++) {
-            const size_t at = (size_t)((first + i + r) * ld + k0);
-            rows[r] = (const float *)src + at;
-            if (dtype != GT_F32) {
-                gti_load_f32(wider[r], src, dtype, at, (size_t)kc);
-                rows[r] = wider[r];
-            }
-        }
-        if (n == 4) {
-            gti_transpose_4(dst + i, wide, rows, kc);
-            continue;
-        }
-        for (int64_t k = 0; k < kc; k++) {
+    enum { STEPS = 64 };
+    float wider[GTI_TURN][STEPS];
+    const float *rows[GTI_TURN];
+    for (int64_t k = 0; k < kc; k += STEPS, dst += STEPS * wide) {
+        const int64_t steps = kc - k < STEPS ? kc - k : STEPS;
+        for (int64_t i = 0; i < count; i += GTI_TURN) {
+            const int64_t n = count - i < GTI_TURN ? count - i : GTI_TURN;
             for (int64_t r = 0; r < n; r++) {
-                dst[k * wide + i + r] = rows[r][k];
+                const size_t at = (size_t)((first + i + r) * ld + k0 + k);
+                rows[r] = (const float *)src + at;
+                if (dtype != GT_F32) {
+                    gti_load_f32(wider[r], src, dtype, at, (size_t)steps);
+                    rows[r] = wider[r];
+                }
             }
+            gti_turn(dst + i, wide, rows, n, steps);
         }
     }
 }
