@@ -19,6 +19,8 @@ typedef struct scanner {
     int depth;
     size_t counted; /* bytes whose line ends are counted */
     int line;
+    const char *open_ended; /* the last string without quotes that swallowed what may be syntax */
+    size_t open_ended_size;
 } scanner;
 
 static int peek(const scanner *s, size_t ahead)
@@ -47,6 +49,14 @@ static gt_status syntax(scanner *s, const char *wanted)
     char got[16];
     int c = peek(s, 0);
     snprintf(got, sizeof got, c < 0 ? "the end" : isprint(c) ? "'%c'" : "byte 0x%02x", c);
+    if (s->open_ended != NULL) { /* probably meant to end earlier */
+        int n = s->open_ended_size < 40 ? (int)s->open_ended_size : 40;
+        return GT_FAIL(
+            GT_ERR_CONFIG,
+            "line %d, column %zu: got %s, wanted %s (a string without quotes goes to the "
+            "end of its line: \"%.*s\")",
+            line_of(s), s->at - start + 1, got, wanted, n, s->open_ended);
+    }
     return GT_FAIL(GT_ERR_CONFIG, "line %d, column %zu: got %s, wanted %s", line_of(s),
                    s->at - start + 1, got, wanted);
 }
@@ -94,20 +104,29 @@ static gt_status skip(scanner *s)
     return GT_OK;
 }
 
-/* A quoted string with its escapes as they are; json-c checks those. */
+/* A string in single or double quotes with its escapes as they are; json-c checks those. */
 static gt_status quoted(scanner *s)
 {
-    size_t start = s->at++;
-    while (peek(s, 0) != '"') {
-        int c = peek(s, 0);
+    size_t start = s->at, from = start + 1;
+    const char quote = s->text[s->at++];
+    GT_TRY(emit(s, "\"", 1));
+    while (peek(s, 0) != quote) {
+        int c = peek(s, 0), step = c == '\\' ? 2 : 1;
         if (c < 0 || c == '\n' || c == 0) {
             s->at = start;
-            return syntax(s, "the closing '\"' of this string on the same line");
+            return syntax(s, quote == '"' ? "the closing '\"' of this string on the same line"
+                                          : "the closing ' of this string on the same line");
         }
-        s->at += c == '\\' ? 2 : 1;
+        if (c == '"' || (step == 2 && peek(s, 1) == '\'')) { /* JSON quotes these otherwise */
+            GT_TRY(emit(s, s->text + from, s->at - from));
+            GT_TRY(emit(s, c == '"' ? "\\\"" : "'", c == '"' ? 2 : 1));
+            from = s->at + (size_t)step;
+        }
+        s->at += (size_t)step;
     }
+    GT_TRY(emit(s, s->text + from, s->at - from));
     s->at++;
-    return emit(s, s->text + start, s->at - start);
+    return emit(s, "\"", 1);
 }
 
 static gt_status emit_as_string(scanner *s, const char *bytes, size_t n)
@@ -205,6 +224,10 @@ static gt_status bare(scanner *s)
         return syntax(s, "a value without zero bytes");
     }
     s->at += line;
+    if (n < trimmed(t, line)) {
+        s->open_ended = t;
+        s->open_ended_size = trimmed(t, line);
+    }
     return emit_as_string(s, t, trimmed(t, line));
 }
 
@@ -256,7 +279,7 @@ static gt_status push_path(scanner *s, const char *key, size_t n, size_t *mark)
 static gt_status key(scanner *s, size_t *mark, size_t siblings)
 {
     size_t start = s->at;
-    if (peek(s, 0) == '"') {
+    if (peek(s, 0) == '"' || peek(s, 0) == '\'') {
         GT_TRY(quoted(s));
         size_t n = s->at - start - 2;
         if (memchr(s->text + start, '\\', n + 1) != NULL) {
@@ -344,6 +367,7 @@ static gt_status value(scanner *s)
     case '[':
         return container(s, '[', ']');
     case '"':
+    case '\'':
         return quoted(s);
     case -1:
         return syntax(s, "a value");

@@ -19,9 +19,9 @@ typedef struct gti_json_text {
     size_t key_count, key_capacity;
 } gti_json_text;
 
-/* Reads: comments (#, //, slash-star), trailing and missing commas, keys without quotes, values
- * without quotes (strings, to the end of the line), a byte order mark, CRLF. Errors: GT_ERR_CONFIG
- * with line and column; a key given twice in one object is one. */
+/* Reads: comments (#, //, slash-star), trailing and missing commas, single quotes, keys without
+ * quotes, values without quotes (strings, to the end of the line), a byte order mark, CRLF. Errors:
+ * GT_ERR_CONFIG with line and column; a key given twice in one object is one. */
 gt_status gti_hjson_to_json(gti_json_text *out, const char *text, size_t length);
 void gti_json_text_free(gti_json_text *text);
 int gti_json_line(const gti_json_text *text, const char *path); /* 0: unknown */

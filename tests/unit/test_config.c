@@ -264,6 +264,10 @@ static void hjson_liberties(void **state)
     assert_string_equal(c.train.run_dir, "a//b#c,d");
     accept(&c, "{\"data\": {\"path\": \"http://x//y # z\"}, \"_note\": {\"a\": [1, 2,]}}");
     assert_string_equal(c.data.path, "http://x//y # z");
+    accept(&c, "{'data': {path: 'a\\'b\"c\\\\'}, train: {run_dir: \"it's\"}, seed: 3}");
+    assert_string_equal(c.data.path, "a'b\"c\\");
+    assert_string_equal(c.train.run_dir, "it's");
+    assert_int_equal(c.seed, 3);
     accept(&c, "{optimizer: {params: {betas: [0.5\n 0.25\n]}}}");
     assert_true(c.optimizer.beta1 == 0.5 && c.optimizer.beta2 == 0.25);
     accept(&c,
@@ -282,6 +286,10 @@ static void bad_syntax_names_line_and_column(void **state)
         {"{\n\"seed: 1}", "line 2, column 1: got '\"', wanted the closing"},
         {"{\"seed\": 1,, \"fp16\": {}}", "wanted a key"},
         {"{\"seed\": }", "wanted a value"},
+        {"{'seed: 1}", "line 1, column 2: got ''', wanted the closing '"},
+        {"{model: {type: gpt2, layers: 2}}",
+         "got the end, wanted ',' or '}' (a string without quotes goes to the end of its line: "
+         "\"gpt2, layers: 2}}\")"},
         {"{\"seed\": 1", "got the end, wanted ',' or '}'"},
         {"{\"seed\": 1} 2", "wanted the end"},
         {"{/* seed: 1}", "wanted the end of this comment"},
