@@ -106,15 +106,25 @@ def check_sources(root):
                 yield f"{path.relative_to(root)}:{number}: an example uses internals: {name}"
 
 
+def initializers(header):
+    """One function that initializes a variable by each *_INIT macro of the header."""
+    lines = [f"#include <geektrain/{header.name}>", "void use_all(void);", "void use_all(void)", "{"]
+    for macro in sorted(set(re.findall(r"^#define (GT_\w+)_INIT\b(?!\()", header.read_text(), re.M))):
+        kind = macro.lower()
+        lines.append(f"    {kind} {kind}_value = {macro}_INIT; (void){kind}_value.struct_size;")
+    return "\n".join([*lines, "}", ""])
+
+
 def check_headers(root, compilers):
     for header in sorted((root / "include" / "geektrain").glob("*.h")):
         for compiler, language, standard in compilers:
             command = [*compiler, "-x", language, f"-std={standard}", "-Wall", "-Wextra",
-                       "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{root / 'include'}",
-                       str(header)]
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
-            if result.returncode != 0:
-                yield f"{header.name} does not compile alone as {standard}:\n{result.stderr}"
+                       "-Wpedantic", "-Werror", "-fsyntax-only", f"-I{root / 'include'}"]
+            for what, source in (("alone", str(header)), ("with its initializers", "-")):
+                result = subprocess.run([*command, source], input=initializers(header),
+                                        capture_output=True, text=True, check=False)
+                if result.returncode != 0:
+                    yield f"{header.name} does not compile {what} as {standard}:\n{result.stderr}"
 
 
 def main():

@@ -58,10 +58,7 @@ typedef struct gt_comm_params {
                                     0 default (on unless built with b_ndebug), 1 on, -1 off.
                                     All ranks must choose alike                                  */
 } gt_comm_params;
-#define GT_COMM_PARAMS_INIT                                                                        \
-    {                                                                                              \
-        .struct_size = sizeof(gt_comm_params)                                                      \
-    }
+#define GT_COMM_PARAMS_INIT GT_PARAMS_INIT(gt_comm_params)
 GT_API void gt_comm_params_init(gt_comm_params *params, size_t size);
 
 /* Not collective. A world of `size` ranks for threads of this process. Destroy it after the

@@ -38,10 +38,7 @@ typedef struct gt_context_params {
                                log_level_set                                                  */
     bool log_level_set;
 } gt_context_params;
-#define GT_CONTEXT_PARAMS_INIT                                                                     \
-    {                                                                                              \
-        .struct_size = sizeof(gt_context_params)                                                   \
-    }
+#define GT_CONTEXT_PARAMS_INIT GT_PARAMS_INIT(gt_context_params)
 
 GT_API void gt_context_params_init(gt_context_params *params, size_t size);
 

@@ -56,10 +56,7 @@ typedef struct gt_loader_params {
     bool shuffle;
     bool no_prefetch; /* otherwise a thread reads the next batch meanwhile          */
 } gt_loader_params;
-#define GT_LOADER_PARAMS_INIT                                                                      \
-    {                                                                                              \
-        .struct_size = sizeof(gt_loader_params)                                                    \
-    }
+#define GT_LOADER_PARAMS_INIT GT_PARAMS_INIT(gt_loader_params)
 GT_API void gt_loader_params_init(gt_loader_params *params, size_t size);
 /* tokens is borrowed and must outlive the loader. Not collective: each data rank has its own.
  * Errors: GT_ERR_FORMAT when fewer than seq+1 tokens; GT_ERR_ARGUMENT. An epoch's last incomplete

@@ -31,10 +31,7 @@ typedef struct gt_mesh_params {
     size_t struct_size;
     int pp, dp, cp, tp; /* 0 = 1, except dp: 0 = whatever is left of the world */
 } gt_mesh_params;
-#define GT_MESH_PARAMS_INIT                                                                        \
-    {                                                                                              \
-        .struct_size = sizeof(gt_mesh_params)                                                      \
-    }
+#define GT_MESH_PARAMS_INIT GT_PARAMS_INIT(gt_mesh_params)
 GT_API void gt_mesh_params_init(gt_mesh_params *params, size_t size);
 
 /* Collective over world. The mesh borrows world. Errors: GT_ERR_CONFIG when pp*dp*cp*tp is not the

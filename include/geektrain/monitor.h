@@ -29,10 +29,7 @@ typedef struct gt_monitor_params {
     int width;       /* columns; 0: the terminal's, else COLUMNS, else 80                    */
     int color;       /* 0: on a terminal without NO_COLOR, 1 yes, -1 no                      */
 } gt_monitor_params;
-#define GT_MONITOR_PARAMS_INIT                                                                     \
-    {                                                                                              \
-        .struct_size = sizeof(gt_monitor_params)                                                   \
-    }
+#define GT_MONITOR_PARAMS_INIT GT_PARAMS_INIT(gt_monitor_params)
 GT_API void gt_monitor_params_init(gt_monitor_params *params, size_t size);
 
 /* Errors: GT_ERR_IO naming the directory or file that cannot be written. params may be NULL. */

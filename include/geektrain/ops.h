@@ -52,10 +52,7 @@ typedef struct gt_gemm_params {
     const gt_tensor *bias; /* [N], optional                                                  */
     gt_tensor *pre_gelu;   /* [M,N], optional: the value before the GELU                     */
 } gt_gemm_params;
-#define GT_GEMM_PARAMS_INIT                                                                        \
-    {                                                                                              \
-        .struct_size = sizeof(gt_gemm_params)                                                      \
-    }
+#define GT_GEMM_PARAMS_INIT GT_PARAMS_INIT(gt_gemm_params)
 GT_API void gt_gemm_params_init(gt_gemm_params *params, size_t size);
 /* c[M,N] = op(a) op(b) (+ bias). a is [M,K] or, transposed, [K,M]; b [K,N] or [N,K]. Leading
  * dimensions of tensors with more than two are folded into the rows. c may be f32 while a and b are
@@ -83,7 +80,7 @@ GT_API gt_status gt_layernorm_forward(gt_context *ctx, gt_tensor *y, gt_tensor *
                                       gt_tensor *rstd, const gt_tensor *x,
                                       const gt_tensor *residual, const gt_tensor *gamma,
                                       const gt_tensor *beta, float eps, gt_stream *stream);
-/* dx = gradient of the input (+ dresidual, optional); dgamma +=, dbeta += (optional). x is the
+/* dx = gradient of the input (+ dresidual, optional); dgamma +=, dbeta +=; each optional. x is the
  * normed input (s above). */
 GT_API gt_status gt_layernorm_backward(gt_context *ctx, gt_tensor *dx, gt_tensor *dgamma,
                                        gt_tensor *dbeta, const gt_tensor *dy,
@@ -122,10 +119,7 @@ typedef struct gt_dropout_params {
     uint64_t site;                 /* which dropout of the model     */
     int64_t columns, first_column; /* columns 0: x's width */
 } gt_dropout_params;
-#define GT_DROPOUT_PARAMS_INIT                                                                     \
-    {                                                                                              \
-        .struct_size = sizeof(gt_dropout_params)                                                   \
-    }
+#define GT_DROPOUT_PARAMS_INIT GT_PARAMS_INIT(gt_dropout_params)
 GT_API void gt_dropout_params_init(gt_dropout_params *params, size_t size);
 GT_API gt_status gt_dropout(gt_context *ctx, gt_tensor *y, const gt_tensor *x,
                             const gt_tensor *rows, const gt_dropout_params *params,
@@ -149,10 +143,7 @@ typedef struct gt_attention_params {
     const gt_tensor *qpos, *kpos; /* i64 [Tq], [Tk], optional: positions; default the index  */
     const gt_tensor *key_mask;    /* u8 [B,Tk], optional                                     */
 } gt_attention_params;
-#define GT_ATTENTION_PARAMS_INIT                                                                   \
-    {                                                                                              \
-        .struct_size = sizeof(gt_attention_params)                                                 \
-    }
+#define GT_ATTENTION_PARAMS_INIT GT_PARAMS_INIT(gt_attention_params)
 GT_API void gt_attention_params_init(gt_attention_params *params, size_t size);
 /* lse f32 [B,H,Tq]: log of the softmax denominator. q, k, v, out only need enough elements behind
  * their pointer: shape any, numel is the reach of the view. */
@@ -185,10 +176,7 @@ typedef struct gt_embedding_params {
     int64_t vocab; /* of the whole model                 */
     int64_t seq;   /* tokens per sample                  */
 } gt_embedding_params;
-#define GT_EMBEDDING_PARAMS_INIT                                                                   \
-    {                                                                                              \
-        .struct_size = sizeof(gt_embedding_params)                                                 \
-    }
+#define GT_EMBEDDING_PARAMS_INIT GT_PARAMS_INIT(gt_embedding_params)
 GT_API gt_status gt_embedding_forward(gt_context *ctx, gt_tensor *y, const gt_tensor *table,
                                       const gt_tensor *positions, const gt_tensor *ids,
                                       const gt_tensor *rows, const gt_embedding_params *params,
@@ -208,10 +196,14 @@ typedef struct gt_cross_entropy_params {
     int32_t ignore_index;  /* a target with this value does not count; PARAMS_INIT sets -100    */
     bool no_grad;          /* leave the logits alone                                            */
 } gt_cross_entropy_params;
+#ifdef __cplusplus
+#define GT_CROSS_ENTROPY_PARAMS_INIT gt_params_by(gt_cross_entropy_params_init)
+#else
 #define GT_CROSS_ENTROPY_PARAMS_INIT                                                               \
     {                                                                                              \
         .struct_size = sizeof(gt_cross_entropy_params), .grad_scale = 1.0f, .ignore_index = -100   \
     }
+#endif
 GT_API void gt_cross_entropy_params_init(gt_cross_entropy_params *params, size_t size);
 /* logits[N,V] become their gradient; losses f32 [N] (optional); stats f64[2] += {sum of losses,
  * valid tokens}. targets i32 [N]. Probabilities are never stored. */
@@ -252,10 +244,7 @@ typedef struct gt_init_params {
      * of [outer, axis_global, inner]. All 0: the whole tensor. */
     int64_t axis_local, inner, axis_global, axis_first;
 } gt_init_params;
-#define GT_INIT_PARAMS_INIT                                                                        \
-    {                                                                                              \
-        .struct_size = sizeof(gt_init_params)                                                      \
-    }
+#define GT_INIT_PARAMS_INIT GT_PARAMS_INIT(gt_init_params)
 GT_API void gt_init_params_init(gt_init_params *params, size_t size);
 GT_API gt_status gt_init(gt_context *ctx, gt_tensor *y, const gt_init_params *params,
                          gt_stream *stream);
@@ -276,11 +265,15 @@ typedef struct gt_adamw_params {
     int64_t step;
     bool l2; /* weight decay added to the gradient (Adam) instead of decoupled (AdamW) */
 } gt_adamw_params;
+#ifdef __cplusplus
+#define GT_ADAMW_PARAMS_INIT gt_params_by(gt_adamw_params_init)
+#else
 #define GT_ADAMW_PARAMS_INIT                                                                       \
     {                                                                                              \
         .struct_size = sizeof(gt_adamw_params), .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.999f,       \
         .eps = 1e-8f, .grad_scale = 1.0f, .step = 1                                                \
     }
+#endif
 GT_API void gt_adamw_params_init(gt_adamw_params *params, size_t size);
 /* Loshchilov & Hutter 2019; eps outside the root, after bias correction:
  * p -= lr * ((m/c1) / (sqrt(v/c2) + eps) + weight_decay*p), c = 1 - beta^step. master may be the
@@ -295,10 +288,14 @@ typedef struct gt_sgd_params {
     bool nesterov;
     int64_t step; /* 1: the velocity starts as the gradient */
 } gt_sgd_params;
+#ifdef __cplusplus
+#define GT_SGD_PARAMS_INIT gt_params_by(gt_sgd_params_init)
+#else
 #define GT_SGD_PARAMS_INIT                                                                         \
     {                                                                                              \
         .struct_size = sizeof(gt_sgd_params), .grad_scale = 1.0f, .step = 1                        \
     }
+#endif
 GT_API void gt_sgd_params_init(gt_sgd_params *params, size_t size);
 /* torch.optim.SGD. velocity is optional when momentum is 0. */
 GT_API gt_status gt_sgd(gt_context *ctx, gt_tensor *param, gt_tensor *master, gt_tensor *velocity,
@@ -307,10 +304,14 @@ typedef struct gt_lion_params {
     size_t struct_size;
     float lr, beta1, beta2, weight_decay, grad_scale;
 } gt_lion_params;
+#ifdef __cplusplus
+#define GT_LION_PARAMS_INIT gt_params_by(gt_lion_params_init)
+#else
 #define GT_LION_PARAMS_INIT                                                                        \
     {                                                                                              \
         .struct_size = sizeof(gt_lion_params), .beta1 = 0.9f, .beta2 = 0.99f, .grad_scale = 1.0f   \
     }
+#endif
 GT_API void gt_lion_params_init(gt_lion_params *params, size_t size);
 /* Chen et al. 2023. */
 GT_API gt_status gt_lion(gt_context *ctx, gt_tensor *param, gt_tensor *master, gt_tensor *m,

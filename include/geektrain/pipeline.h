@@ -72,10 +72,7 @@ typedef struct gt_schedule_params {
                         for the last one; NULL: a chain. Two towers that meet: two stages with the
                         same next. "gpipe" and "1f1b", chunks 1; numbered so that next[s] > s */
 } gt_schedule_params;
-#define GT_SCHEDULE_PARAMS_INIT                                                                    \
-    {                                                                                              \
-        .struct_size = sizeof(gt_schedule_params)                                                  \
-    }
+#define GT_SCHEDULE_PARAMS_INIT GT_PARAMS_INIT(gt_schedule_params)
 GT_API void gt_schedule_params_init(gt_schedule_params *params, size_t size);
 
 /* Makes and validates a schedule. Errors: GT_ERR_ARGUMENT (numbers out of range, an unknown name:
@@ -204,10 +201,7 @@ typedef struct gt_pipeline_params {
     int64_t rows; /* rows of a full microbatch, for runs with fewer: dimension 0 of every port must
                      be a multiple of it. 0: microbatches are always full */
 } gt_pipeline_params;
-#define GT_PIPELINE_PARAMS_INIT                                                                    \
-    {                                                                                              \
-        .struct_size = sizeof(gt_pipeline_params)                                                  \
-    }
+#define GT_PIPELINE_PARAMS_INIT GT_PARAMS_INIT(gt_pipeline_params)
 GT_API void gt_pipeline_params_init(gt_pipeline_params *params, size_t size);
 
 /* Collective over comm, whose size must be the schedule's ranks; comm may be NULL for one rank.

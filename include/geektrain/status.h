@@ -10,10 +10,35 @@
 #ifndef GEEKTRAIN_STATUS_H
 #define GEEKTRAIN_STATUS_H
 
+#include <stddef.h>
+
 #if defined(_WIN32)
 #define GT_API
 #else
 #define GT_API __attribute__((visibility("default")))
+#endif
+
+/* Start of every params struct, whose first field is its size; the rest is zero: defaults. */
+#ifdef __cplusplus
+template <class params> inline params gt_params_of_size()
+{
+    params p = params();
+    p.struct_size = sizeof(params);
+    return p;
+}
+/* The same for those with other defaults. */
+template <class params> inline params gt_params_by(void (*init)(params *, size_t))
+{
+    params p = params();
+    init(&p, sizeof(params));
+    return p;
+}
+#define GT_PARAMS_INIT(type) gt_params_of_size<type>()
+#else
+#define GT_PARAMS_INIT(type)                                                                       \
+    {                                                                                              \
+        .struct_size = sizeof(type)                                                                \
+    }
 #endif
 
 #ifdef __cplusplus

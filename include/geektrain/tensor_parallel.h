@@ -50,10 +50,7 @@ typedef struct gt_tp {
     int chunks;        /* pieces of a row-parallel all-reduce; 0: by size, at most 4         */
     gt_tensor scratch; /* u8, at least gt_tp_scratch_bytes(); contents last for one call     */
 } gt_tp;
-#define GT_TP_INIT                                                                                 \
-    {                                                                                              \
-        .struct_size = sizeof(gt_tp)                                                               \
-    }
+#define GT_TP_INIT GT_PARAMS_INIT(gt_tp)
 GT_API void gt_tp_init(gt_tp *tp, size_t size);
 
 /* Scratch that any primitive needs for N rows of `width` columns, where width is the width of the
@@ -70,10 +67,7 @@ typedef struct gt_tp_column_params {
     gt_tensor *pre_gelu;   /* [N,O_r], optional: the value before the GELU                  */
     bool gathered;         /* x is already whole, [N,I], although sequence_parallel         */
 } gt_tp_column_params;
-#define GT_TP_COLUMN_PARAMS_INIT                                                                   \
-    {                                                                                              \
-        .struct_size = sizeof(gt_tp_column_params)                                                 \
-    }
+#define GT_TP_COLUMN_PARAMS_INIT GT_PARAMS_INIT(gt_tp_column_params)
 /* y[N,O_r] from x[N or N/P, I], w[O_r,I]. params may be NULL. */
 GT_API gt_status gt_tp_column_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *x,
                                       const gt_tensor *w, const gt_tp_column_params *params,

@@ -67,10 +67,7 @@ typedef struct gt_zero_params {
     const char *offload_path; /* directory of the file, NULL: "."; it is unlinked at once      */
     gt_comm *model_comm;      /* tensor-parallel group, or NULL: partial gradients, LAMB norms */
 } gt_zero_params;
-#define GT_ZERO_PARAMS_INIT                                                                        \
-    {                                                                                              \
-        .struct_size = sizeof(gt_zero_params)                                                      \
-    }
+#define GT_ZERO_PARAMS_INIT GT_PARAMS_INIT(gt_zero_params)
 GT_API void gt_zero_params_init(gt_zero_params *params, size_t size);
 
 /* Collective over comm: the group over which state is sharded and gradients summed. ctx, comm and
