@@ -8,7 +8,7 @@
 
 enum { S_MEAN, S_RSTD, S_DNORMED };
 enum { W_TP, W_XENT, W_NORMED, W_WHOLE, W_DWHOLE, W_LOGITS, W_ROW, W_ROW_LOGITS };
-enum { CHUNK_BYTES = 64 << 20, CHUNK_LEAST = 64 };
+enum { CHUNK_BYTES = 128 << 20, CHUNK_LEAST = 64 };
 
 static int weight_index(const gti_gpt *gpt)
 {
