@@ -74,7 +74,7 @@ GT_API gt_status gt_tp_column_forward(const gt_tp *tp, gt_tensor *y, const gt_te
                                       gt_stream *stream);
 /* dx[N or N/P, I] = sum over ranks of dy w; dw[O_r,I] += dy^T x; dbias[O_r] += column sums of dy.
  * Each may be NULL: dx alone, later dw and dbias, is how a zero-bubble schedule asks. dx must not
- * be dy. */
+ * be dy, nor x where dw is asked for (GT_ERR_ARGUMENT); gt_tp_row_backward the same. */
 GT_API gt_status gt_tp_column_backward(const gt_tp *tp, gt_tensor *dx, gt_tensor *dw,
                                        gt_tensor *dbias, const gt_tensor *dy, const gt_tensor *x,
                                        const gt_tensor *w, gt_stream *stream);

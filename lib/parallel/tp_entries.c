@@ -5,9 +5,27 @@
  */
 #include "parallel/tp_primitives.h"
 
+#include "ops/check.h"
+
 static gt_status told(const gt_tp *tp, gt_status st)
 {
     return st == GT_OK || gti_tp_size(tp) == 1 ? st : gt_comm_fail(tp->comm, st);
+}
+
+/* dx is written, and travels, while dy and (for dw) x are still read. */
+static gt_status check_apart(const gt_tensor *dx, const gt_tensor *dw, const gt_tensor *dy,
+                             const gt_tensor *x)
+{
+    if (!gti_present(dx) || dy == NULL || x == NULL) {
+        return GT_OK;
+    }
+    if (dx->data == dy->data) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "dx is the memory of dy, wanted its own");
+    }
+    if (gti_present(dw) && dx->data == x->data) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "dx is the memory of x, wanted its own");
+    }
+    return GT_OK;
 }
 
 gt_status gt_tp_column_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *x,
@@ -21,7 +39,9 @@ gt_status gt_tp_column_backward(const gt_tp *tp, gt_tensor *dx, gt_tensor *dw, g
                                 const gt_tensor *dy, const gt_tensor *x, const gt_tensor *w,
                                 gt_stream *stream)
 {
-    return told(tp, gti_tp_column_backward(tp, dx, dw, dbias, dy, x, w, stream));
+    gt_status st = check_apart(dx, dw, dy, x);
+    st = st == GT_OK ? gti_tp_column_backward(tp, dx, dw, dbias, dy, x, w, stream) : st;
+    return told(tp, st);
 }
 
 gt_status gt_tp_row_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *x, const gt_tensor *w,
@@ -34,7 +54,9 @@ gt_status gt_tp_row_backward(const gt_tp *tp, gt_tensor *dx, gt_tensor *dw, gt_t
                              const gt_tensor *dy, const gt_tensor *x, const gt_tensor *w,
                              gt_stream *stream)
 {
-    return told(tp, gti_tp_row_backward(tp, dx, dw, dbias, dy, x, w, stream));
+    gt_status st = check_apart(dx, dw, dy, x);
+    st = st == GT_OK ? gti_tp_row_backward(tp, dx, dw, dbias, dy, x, w, stream) : st;
+    return told(tp, st);
 }
 
 gt_status gt_tp_embedding_forward(const gt_tp *tp, gt_tensor *y, const gt_tensor *table,

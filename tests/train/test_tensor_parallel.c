@@ -213,6 +213,7 @@ static void bytes_rank(gt_comm *world, gt_context *ctx, void *user)
     gt_tensor x = th_new(h, GT_F32, TH_SHAPE(s.n, I)), y = th_new(h, GT_F32, TH_SHAPE(s.n, O));
     gt_tensor a = th_new(h, GT_F32, TH_SHAPE(N, f)), w1 = th_new(h, GT_F32, TH_SHAPE(f, I));
     gt_tensor w2 = th_new(h, GT_F32, TH_SHAPE(O, f)), d1 = th_new(h, GT_F32, TH_SHAPE(f, I));
+    gt_tensor dx = th_new(h, GT_F32, TH_SHAPE(s.n, I));
     gt_tensor *all[] = {&x, &y, &a, &w1, &w2, &d1};
     for (int i = 0; i < 6; i++) {
         th_fill(h, all[i], 0.5);
@@ -225,7 +226,7 @@ static void bytes_rank(gt_comm *world, gt_context *ctx, void *user)
     gt_comm_get_stats(world, &st[2]);
     TH_OK(gt_tp_row_backward(&s.tp, &a, NULL, NULL, &y, &a, &w2, NULL));
     gt_comm_get_stats(world, &st[3]);
-    TH_OK(gt_tp_column_backward(&s.tp, &x, &d1, NULL, &a, &x, &w1, NULL));
+    TH_OK(gt_tp_column_backward(&s.tp, &dx, &d1, NULL, &a, &x, &w1, NULL));
     gt_comm_get_stats(world, &st[4]);
     uint64_t share = 4 * N / 2; /* bytes per column that an exchange between two ranks sends */
     bool cut = s.c->sequence_parallel;
@@ -255,7 +256,12 @@ static void bad_shapes_rank(gt_comm *world, gt_context *ctx, void *user)
     TH_FAILS(gt_tp_column_forward(&s.tp, &y, &x, &w, NULL, NULL), GT_ERR_SHAPE,
              "x has 5 rows (a share) and y 11");
     TH_FAILS(gt_tp_column_forward(&s.tp, &y, &x, &bad, NULL, NULL), GT_ERR_SHAPE, "w is ");
-    gt_tensor whole_y = th_new(h, GT_F32, TH_SHAPE(10, s.f));
+    gt_tensor whole_y = th_new(h, GT_F32, TH_SHAPE(10, s.f)),
+              dw = th_new(h, GT_F32, TH_SHAPE(s.f, I));
+    TH_FAILS(gt_tp_column_backward(&s.tp, &x, &dw, NULL, &whole_y, &x, &w, NULL), GT_ERR_ARGUMENT,
+             "dx is the memory of x");
+    TH_FAILS(gt_tp_row_backward(&s.tp, &whole_y, NULL, NULL, &whole_y, &whole_y, &w, NULL),
+             GT_ERR_ARGUMENT, "dx is the memory of dy");
     s.tp.scratch.shape[0] = 8;
     TH_FAILS(gt_tp_column_forward(&s.tp, &whole_y, &x, &w, NULL, NULL), GT_ERR_ARGUMENT,
              "scratch has 8 bytes");
