@@ -153,7 +153,9 @@ static void interactive_line_is_redrawn_in_place(void **state)
 static void on_terminal(const char *term, const char *columns, char *seen, size_t size)
 {
     int master = posix_openpt(O_RDWR | O_NOCTTY);
-    assert_true(master >= 0 && grantpt(master) == 0 && unlockpt(master) == 0);
+    if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) {
+        skip(); /* no terminals here: a chroot without /dev/pts */
+    }
     FILE *terminal = fopen(ptsname(master), "w");
     assert_non_null(terminal);
     setenv("TERM", term, 1);
