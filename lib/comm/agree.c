@@ -55,10 +55,7 @@ void gti_world_fail(gti_world *w, gt_status status)
     snprintf(text, sizeof text, "%s", gt_last_error());
     gti_world_drive(w);
     gti_world_break(w, status, text, true);
-    for (gt_comm *c = w->comms; c != NULL; c = c->next) {
-        gti_collective_give_up(c);
-    }
-    gti_transfers_give_up(w);
+    gti_world_give_up(w);
     gti_world_let_go(w);
     gti_fail_text(status, text);
 }

@@ -255,6 +255,14 @@ void gti_collective_progress(gt_comm *c, bool *moved)
     }
 }
 
+void gti_collective_give_up_receives(gt_comm *c)
+{
+    for (int p = 0; p < c->size && c->plan.phase == GTI_PLAN_RUN; p++) {
+        gti_flow_give_up(&c->plan.lanes[p].first_recv, c->world->transport);
+        gti_flow_give_up(&c->plan.lanes[p].second_recv, c->world->transport);
+    }
+}
+
 void gti_collective_give_up(gt_comm *c)
 {
     gti_transport *t = c->world->transport;
@@ -270,9 +278,7 @@ void gti_collective_give_up(gt_comm *c)
             continue;
         }
         gti_flow_give_up(&lane->first_send, t);
-        gti_flow_give_up(&lane->first_recv, t);
         gti_flow_give_up(&lane->second_send, t);
-        gti_flow_give_up(&lane->second_recv, t);
     }
     while (c->head != NULL) {
         pop(c, GT_ERR_PEER);

@@ -91,10 +91,7 @@ static bool give_up_if_broken(gti_world *w)
     if (!broken) {
         return false;
     }
-    for (gt_comm *c = w->comms; c != NULL; c = c->next) {
-        gti_collective_give_up(c);
-    }
-    gti_transfers_give_up(w);
+    gti_world_give_up(w);
     return true;
 }
 

@@ -110,6 +110,19 @@ void gti_world_take_notices(gti_world *w)
     }
 }
 
+/* Receives of all communicators first: they may hold memory that their senders lent and must have
+ * back before their own giving up ends. Ranks that lent to each other would wait forever. */
+void gti_world_give_up(gti_world *w)
+{
+    for (gt_comm *c = w->comms; c != NULL; c = c->next) {
+        gti_collective_give_up_receives(c);
+    }
+    for (gt_comm *c = w->comms; c != NULL; c = c->next) {
+        gti_collective_give_up(c);
+    }
+    gti_transfers_give_up(w);
+}
+
 void gti_world_created(gti_world *w)
 {
     gti_world_drive(w);

@@ -177,6 +177,8 @@ gt_status gti_world_check(gti_world *w);
 /* Breaks the world, first error wins; `tell` the other ranks. By whoever drives it. */
 void gti_world_break(gti_world *w, gt_status status, const char *text, bool tell);
 void gti_world_take_notices(gti_world *w);
+/* Fails what is pending. By whoever drives it. */
+void gti_world_give_up(gti_world *w);
 /* As a caller: breaks the world with this thread's error sentence and fails what is pending. */
 void gti_world_fail(gti_world *w, gt_status status);
 /* Everybody has come: who leaves from now on is missed. */
@@ -213,7 +215,8 @@ gt_status gti_comm_hello(gt_comm *comm, gti_comm_op op, int64_t count);
 /* Scratch of a first use; on the caller's thread. */
 gt_status gti_plan_reserve(gt_comm *comm, gti_comm_op op, size_t bytes);
 void gti_collective_progress(gt_comm *comm, bool *moved);
-void gti_collective_give_up(gt_comm *comm);
+void gti_collective_give_up_receives(gt_comm *comm);
+void gti_collective_give_up(gt_comm *comm); /* after its receives */
 void gti_transfers_progress(gti_world *w, bool *moved);
 void gti_transfers_give_up(gti_world *w);
 /* Comma-separated world ranks that the work still waits for; true if one of them left long ago. */

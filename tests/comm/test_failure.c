@@ -101,6 +101,21 @@ static void a_rank_fails(void **state)
     }
 }
 
+/* Without checks the others exchange their parts of a reduction, and hold each other's memory,
+ * while rank 1 fails. */
+static void without_checks(void **state)
+{
+    (void)state;
+    gt_comm_params p = GT_COMM_PARAMS_INIT;
+    static waiting_fn waits[] = {in_all_reduce, in_sub_communicator, in_a_handle};
+    p.timeout_s = 20;
+    p.check = -1;
+    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+        gti_run_ranks_with(3, one_fails, "cpu", &p, &waits[i]);
+        gti_run_ranks_with(5, one_fails, "guarded", &p, &waits[i]);
+    }
+}
+
 /* Rank 1 fails with handles of its own and of others open, which nobody waits for. */
 static void abandons(gt_comm *c, gt_context *ctx, void *user)
 {
@@ -197,6 +212,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_fails),
+        cmocka_unit_test(without_checks),
         cmocka_unit_test(handles_are_abandoned),
         cmocka_unit_test(a_rank_leaves_at_once),
         cmocka_unit_test(time_is_up),
