@@ -274,7 +274,10 @@ static gt_status transfer(gt_comm *comm, gti_comm_op op, const gt_tensor *t, int
                        GTI_TAGS - 1);
     }
     gt_work *work = NULL;
-    GT_TRY(gti_work_take(&work, comm, op));
+    gt_status st = gti_work_take(&work, comm, op);
+    if (st != GT_OK) {
+        return comm->size == 1 ? st : gt_comm_fail(comm, st); /* the peer waits for this rank */
+    }
     work->header.dtype = (uint8_t)t->dtype;
     work->header.root = peer;
     work->header.tag = tag;

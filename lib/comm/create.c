@@ -72,6 +72,16 @@ static gt_status meet(gt_comm *comm, bool check)
     return GT_OK;
 }
 
+/* No world could be made of the transport, whose other ranks wait for this one. */
+static void give_up(gti_transport *t, gt_status st)
+{
+    gti_notice notice = {.kind = GTI_NOTICE_FAILURE, .rank = t->rank, .status = st};
+    gti_error_copy(notice.text);
+    t->ops->notify(t, &notice);
+    t->ops->destroy(t, true);
+    gti_fail_text(st, notice.text);
+}
+
 gt_status gt_comm_create(gt_comm **out, gt_context *ctx, const gt_comm_params *params)
 {
     gt_comm_params p;
@@ -90,7 +100,7 @@ gt_status gt_comm_create(gt_comm **out, gt_context *ctx, const gt_comm_params *p
     gti_world *w = NULL;
     gt_status st = gti_world_create(&w, ctx, t, p.timeout_s);
     if (st != GT_OK) {
-        t->ops->destroy(t, true);
+        give_up(t, st);
         return st;
     }
     bool check = p.check > 0 || (p.check == 0 && CHECK_DEFAULT);
@@ -199,8 +209,9 @@ gt_status gt_comm_split(gt_comm **out, gt_comm *parent, int color, int key)
     }
     GT_TRY(gti_world_check(parent->world));
     split_entry *entries = calloc((size_t)parent->size + 1, sizeof *entries);
-    if (entries == NULL) {
-        return GT_FAIL(GT_ERR_MEMORY, "no memory to split %d ranks", parent->size);
+    if (entries == NULL) { /* the others wait for this rank's entry */
+        return gt_comm_fail(parent,
+                            GT_FAIL(GT_ERR_MEMORY, "no memory to split %d ranks", parent->size));
     }
     split_entry *mine = &entries[parent->size];
     mine->color = color < 0 ? -1 : color;

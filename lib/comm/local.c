@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NO_MEMORY "no memory for the local transport"
+
 enum { QUEUED = 1, COPYING, LENT, DONE, TRUNCATED };
 
 typedef struct mailbox {
@@ -197,21 +199,25 @@ static void local_bind(gti_transport *t, void (*arrived)(void *user), void *user
     pthread_mutex_unlock(&local->world->lock);
 }
 
-static void local_notify(gti_transport *t, const gti_notice *notice)
+static void notify(gt_local_world *world, int rank, const gti_notice *notice)
 {
-    gt_local_world *world = ((local_transport *)t)->world;
     pthread_mutex_lock(&world->lock);
     for (int r = 0; r < world->size; r++) {
-        if (r == t->rank) {
+        if (r == rank) {
             continue;
         }
-        gti_notice *slot = &world->boxes[r].notices[t->rank];
+        gti_notice *slot = &world->boxes[r].notices[rank];
         if (slot->kind != GTI_NOTICE_FAILURE) {
             *slot = *notice;
         }
         call_owner(world->boxes[r].owner);
     }
     pthread_mutex_unlock(&world->lock);
+}
+
+static void local_notify(gti_transport *t, const gti_notice *notice)
+{
+    notify(((local_transport *)t)->world, t->rank, notice);
 }
 
 static bool local_poll(gti_transport *t, gti_notice *notice)
@@ -258,8 +264,11 @@ gt_status gti_local_transport(gti_transport **out, gt_local_world *world, int ra
                        world->size - 1);
     }
     local_transport *local = calloc(1, sizeof *local);
-    if (local == NULL) {
-        return GT_FAIL(GT_ERR_MEMORY, "no memory for the local transport");
+    if (local == NULL) { /* the others are about to wait for this rank */
+        gti_notice notice = {
+            .kind = GTI_NOTICE_FAILURE, .rank = rank, .status = GT_ERR_MEMORY, .text = NO_MEMORY};
+        notify(world, rank, &notice);
+        return GT_FAIL(GT_ERR_MEMORY, NO_MEMORY);
     }
     local->base =
         (gti_transport){.ops = &local_ops, .rank = rank, .size = world->size, .threaded = true};
