@@ -72,7 +72,8 @@ GT_API void gt_local_world_destroy(gt_local_world **world);
  * there), GT_ERR_COMM. */
 GT_API gt_status gt_comm_create(gt_comm **out, gt_context *ctx, const gt_comm_params *params);
 /* Ranks of equal color form a new communicator, ordered by key then old rank. color < 0: this rank
- * joins none and gets NULL. Ledger, timeout and check are inherited. */
+ * joins none and gets NULL. Ledger, timeout and check are inherited. An error on one rank is an
+ * error on all of the parent. */
 GT_API gt_status gt_comm_split(gt_comm **out, gt_comm *parent, int color, int key);
 /* Not collective, but every rank should; children before their parent, handles waited for before.
  * Waits for what is under way. NULL is fine. */
@@ -118,8 +119,11 @@ GT_API gt_status gt_work_wait(gt_work **work, gt_stream *stream);
 GT_API gt_status gt_work_test(gt_work *work, bool *done);
 
 /* Error agreement: every rank passes its status (its gt_last_error() goes with it); returns GT_OK
- * on all if all passed GT_OK, else on every rank an error: the failing rank keeps its own code and
- * sentence, the others get GT_ERR_PEER "rank 2: <its sentence>". Does not break the world. */
+ * on all if all passed GT_OK, else on every rank an error. A failing rank keeps its own code and
+ * sentence; the others get GT_ERR_PEER "rank 2: <its sentence>", of the lowest rank that failed by
+ * itself. One that passes GT_ERR_PEER, having been told by a smaller group, is among the others.
+ * Where yet another rank failed with another sentence, " (rank 5 failed too)" is added. Does not
+ * break the world. */
 GT_API gt_status gt_comm_agree(gt_comm *comm, gt_status mine);
 /* This rank cannot go on inside a collective phase: breaks the world, so that every pending and
  * later call on all ranks returns GT_ERR_PEER with this rank's sentence. Not collective; returns

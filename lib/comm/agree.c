@@ -16,6 +16,61 @@ static gt_status gather_bytes(gt_comm *comm, void *all, const void *mine, size_t
     return gt_all_gather(comm, &out, &in, NULL, NULL);
 }
 
+/* What a rank tells of its error. */
+typedef struct verdict {
+    int64_t status;
+    uint64_t sentence; /* hash */
+} verdict;
+
+/* GT_ERR_PEER only passes on what another rank has said. */
+static bool is_own(const verdict *v)
+{
+    return v->status != GT_OK && v->status != GT_ERR_PEER;
+}
+
+/* The lowest rank that failed by itself, else the lowest that failed; `size` when none did. */
+static int first_failed(const verdict *all, int size)
+{
+    int first = size;
+    for (int r = size - 1; r >= 0; r--) {
+        if (is_own(&all[r]) ||
+            (all[r].status != GT_OK && (first == size || !is_own(&all[first])))) {
+            first = r;
+        }
+    }
+    return first;
+}
+
+/* " (rank 3 failed too)" for the lowest rank that failed by itself with another sentence. */
+static void name_another(const verdict *all, int size, uint64_t sentence, char *text, size_t room)
+{
+    text[0] = '\0';
+    for (int r = 0; r < size; r++) {
+        if (is_own(&all[r]) && all[r].sentence != sentence) {
+            snprintf(text, room, " (rank %d failed too)", r);
+            return;
+        }
+    }
+}
+
+/* Everybody's verdict is known: `first` tells its sentence. */
+static gt_status share_sentence(gt_comm *comm, const verdict *all, int first, const char *text)
+{
+    const verdict *mine = &all[comm->rank];
+    bool keep = mine->status != GT_OK && (is_own(mine) || !is_own(&all[first]));
+    char theirs[GTI_ERROR_MAX], another[48];
+    snprintf(theirs, sizeof theirs, "%s", text);
+    gt_tensor t = gt_tensor_1d(theirs, GT_U8, GTI_ERROR_MAX);
+    GT_TRY(gt_broadcast(comm, &t, first, NULL, NULL));
+    theirs[GTI_ERROR_MAX - 1] = '\0';
+    name_another(all, comm->size, keep ? mine->sentence : all[first].sentence, another,
+                 sizeof another);
+    if (keep) {
+        return GT_FAIL((gt_status)mine->status, "%.960s%s", text, another);
+    }
+    return GT_FAIL(GT_ERR_PEER, "rank %d: %.940s%s", first, theirs, another);
+}
+
 gt_status gt_comm_agree(gt_comm *comm, gt_status mine)
 {
     char text[GTI_ERROR_MAX];
@@ -23,30 +78,21 @@ gt_status gt_comm_agree(gt_comm *comm, gt_status mine)
     if (comm == NULL) {
         return GT_FAIL(GT_ERR_ARGUMENT, "comm_agree: the communicator is NULL");
     }
-    int32_t *statuses = calloc((size_t)comm->size, sizeof *statuses);
-    if (statuses == NULL) {
-        return gt_comm_fail(comm,
-                            GT_FAIL(GT_ERR_MEMORY, "no memory to agree with %d ranks", comm->size));
+    verdict *all = calloc((size_t)comm->size, sizeof *all);
+    if (all == NULL) {
+        return gt_comm_fail(
+            comm, mine != GT_OK
+                      ? gti_fail_text(mine, text)
+                      : GT_FAIL(GT_ERR_MEMORY, "no memory to agree with %d ranks", comm->size));
     }
-    int32_t own = mine;
-    gt_status st = gather_bytes(comm, statuses, &own, sizeof own);
-    int failed = 0;
-    while (st == GT_OK && failed < comm->size && statuses[failed] == GT_OK) {
-        failed++;
+    verdict own = {.status = mine, .sentence = XXH3_64bits(text, strlen(text))};
+    gt_status st = gather_bytes(comm, all, &own, sizeof own);
+    int first = st == GT_OK ? first_failed(all, comm->size) : comm->size;
+    if (first < comm->size) {
+        st = share_sentence(comm, all, first, text);
     }
-    free(statuses);
-    if (st != GT_OK || failed == comm->size) {
-        return st;
-    }
-    char theirs[GTI_ERROR_MAX];
-    memcpy(theirs, text, sizeof theirs);
-    gt_tensor t = gt_tensor_1d(theirs, GT_U8, GTI_ERROR_MAX);
-    GT_TRY(gt_broadcast(comm, &t, failed, NULL, NULL));
-    if (mine != GT_OK) {
-        return gti_fail_text(mine, text);
-    }
-    theirs[GTI_ERROR_MAX - 1] = '\0';
-    return GT_FAIL(GT_ERR_PEER, "rank %d: %s", failed, theirs);
+    free(all);
+    return st;
 }
 
 void gti_world_fail(gti_world *w, gt_status status)

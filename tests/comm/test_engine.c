@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/fail.h"
 #include "ranks.h"
 
 /* ---- the order of summation --------------------------------------------------------------------
@@ -178,6 +179,25 @@ static void agreement(gt_comm *c, gt_context *ctx, void *user)
     gt_status mine = rank == size - 1 ? gt_broadcast(c, &none, 0, NULL, NULL) : GT_OK;
     TH_FAILS(gt_comm_agree(c, mine), rank == size - 1 ? GT_ERR_DTYPE : GT_ERR_PEER,
              "no valid dtype");
+    /* Both ends fail: each keeps its own sentence and is told of the other's. */
+    bool low = rank == 0, high = rank == size - 1;
+    mine = low    ? GT_FAIL(GT_ERR_IO, "no disk at the low end")
+           : high ? GT_FAIL(GT_ERR_DTYPE, "no dtype at the high end")
+                  : GT_OK;
+    char too[32];
+    snprintf(too, sizeof too, " (rank %d failed too)", high ? 0 : size - 1);
+    gt_status st = gt_comm_agree(c, mine);
+    TH_EQUAL(st, mine != GT_OK ? mine : GT_ERR_PEER);
+    TH_FAILS(st, st, low ? "no disk" : high ? "no dtype" : "rank 0: no disk at the low end");
+    TH_FAILS(st, st, too);
+    /* The same sentence everywhere is one failure. */
+    mine = GT_FAIL(GT_ERR_CONFIG, "nobody can do this");
+    TH_FAILS(gt_comm_agree(c, mine), GT_ERR_CONFIG, "nobody can do this");
+    TH_TRUE(strstr(gt_last_error(), "too") == NULL);
+    /* Told by a smaller group: the rank that failed is named, not the one that passes it on. */
+    mine = high ? GT_FAIL(GT_ERR_IO, "no disk") : GT_FAIL(GT_ERR_PEER, "rank 1: no disk");
+    snprintf(too, sizeof too, "rank %d: no disk", size - 1);
+    TH_FAILS(gt_comm_agree(c, mine), high ? GT_ERR_IO : GT_ERR_PEER, high ? "no disk" : too);
     TH_OK(gt_comm_agree(c, GT_OK)); /* the world is whole */
     char text[] = "the same";
     TH_OK(gt_comm_check_equal(c, "text", text, sizeof text));
