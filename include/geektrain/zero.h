@@ -16,7 +16,9 @@
  *
  * Everything that communicates is collective over the communicator: all ranks make these calls for
  * the same units in the same order. Errors of all: GT_ERR_ARGUMENT (a unit or tensor that there is
- * not), GT_ERR_STATE (wrong order of calls, naming the unit), and those of the collectives.
+ * not), GT_ERR_STATE (wrong order of calls, naming the unit), and those of the collectives. A rank
+ * that lacks memory for its part, or cannot reach its offload file, breaks the world, so that the
+ * others do not wait for it (gt_comm_fail).
  */
 #ifndef GEEKTRAIN_ZERO_H
 #define GEEKTRAIN_ZERO_H

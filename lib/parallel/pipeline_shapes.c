@@ -89,12 +89,13 @@ static gt_status exchange(const gt_pipeline *pl, stage_note *mine, stage_note *a
     st = gt_comm_agree(pl->comm, st);
     if (st == GT_OK) {
         st = gt_copy_from_host(pl->ctx, &in, mine, NULL);
-    }
-    if (st == GT_OK) {
-        st = gt_all_gather(pl->comm, &out, &in, NULL, NULL);
-    }
-    if (st == GT_OK) {
-        st = gt_copy_to_host(pl->ctx, all, &out, NULL);
+        if (st == GT_OK) {
+            st = gt_all_gather(pl->comm, &out, &in, NULL, NULL);
+        }
+        if (st == GT_OK) {
+            st = gt_copy_to_host(pl->ctx, all, &out, NULL);
+        }
+        gt_comm_fail(pl->comm, st); /* the others are in the exchange or beyond it */
     }
     gt_tensor_free(pl->ctx, &in);
     gt_tensor_free(pl->ctx, &out);

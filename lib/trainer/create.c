@@ -47,8 +47,10 @@ static gt_status check_config(const gt_config *c)
 static gt_status same_config(gt_trainer *t)
 {
     char *text = NULL;
-    GT_TRY(gt_comm_agree(t->world, gt_config_to_json(&t->config, &text)));
-    gt_status st = gt_comm_check_equal(t->world, "the configuration", text, strlen(text));
+    gt_status st = gt_comm_agree(t->world, gt_config_to_json(&t->config, &text));
+    if (st == GT_OK) {
+        st = gt_comm_check_equal(t->world, "the configuration", text, strlen(text));
+    }
     free(text);
     return st;
 }
@@ -133,37 +135,47 @@ static gt_status make_zero(gt_trainer *t)
     return gti_trainer_make_units(t);
 }
 
-/* Where tensor parallelism outnumbers the key/value heads, the ranks that share one. */
-static gt_status make_share(gt_trainer *t)
+/* The ranks that hold the same key/value heads get one color, -1 who shares none. *any: some rank
+ * does. */
+static gt_status share_color(const gt_trainer *t, int *color, bool *any)
 {
-    int color = -1;
-    for (int i = 0; t->tp != NULL && i < t->param_count; i++) {
-        if (!gti_param_has_replicas(&t->params[i].decl, gt_comm_size(t->tp))) {
+    int size = gt_comm_size(t->tp), rank = gt_comm_rank(t->tp);
+    for (int i = 0; i < t->param_count; i++) {
+        if (!gti_param_has_replicas(&t->params[i].decl, size)) {
             continue;
         }
+        *any = true;
         gti_param_piece pieces[GT_MAX_SECTIONS];
-        int count =
-            gti_param_pieces(&t->params[i].decl, gt_comm_size(t->tp), gt_comm_rank(t->tp), pieces);
+        int count = gti_param_pieces(&t->params[i].decl, size, rank, pieces);
         for (int k = 0; k < count; k++) {
-            if (pieces[k].replicas > 1 && color >= 0 && color != pieces[k].replica_first) {
+            if (pieces[k].replicas > 1 && *color >= 0 && *color != pieces[k].replica_first) {
                 return GT_FAIL(GT_ERR_UNSUPPORTED,
                                "%s shares its heads among other ranks than the "
                                "parameters before it",
                                t->params[i].name);
             }
-            color = pieces[k].replicas > 1 ? pieces[k].replica_first : color;
+            *color = pieces[k].replicas > 1 ? pieces[k].replica_first : *color;
         }
         if (t->config.optimizer.type == GT_LAMB) {
             return GT_FAIL(GT_ERR_UNSUPPORTED,
                            "LAMB with %s held by several tensor-parallel ranks (fewer key/value "
                            "heads than tp %d)",
-                           t->params[i].name, gt_comm_size(t->tp));
+                           t->params[i].name, size);
         }
     }
-    if (t->tp == NULL || color < 0) {
+    return GT_OK;
+}
+
+/* Where tensor parallelism outnumbers the key/value heads, the ranks that share one. */
+static gt_status make_share(gt_trainer *t)
+{
+    int color = -1;
+    bool any = false;
+    if (t->tp == NULL) {
         return GT_OK;
     }
-    return gt_comm_split(&t->share, t->tp, color, gt_comm_rank(t->tp));
+    GT_TRY(gt_comm_agree(t->tp, share_color(t, &color, &any)));
+    return any ? gt_comm_split(&t->share, t->tp, color, gt_comm_rank(t->tp)) : GT_OK;
 }
 
 static gt_status plan_alone(gt_trainer *t)
@@ -208,8 +220,11 @@ static void bundle_of(gt_bundle *out, const gt_shape *shapes, int count)
 static gt_status make_pipeline(gt_trainer *t)
 {
     gt_bundle *bundles = calloc(2 * (size_t)t->chunk_count, sizeof(gt_bundle));
-    if (bundles == NULL) {
-        return GT_FAIL(GT_ERR_MEMORY, "no host memory for the stages' shapes");
+    gt_status st = bundles ? GT_OK : GT_FAIL(GT_ERR_MEMORY, "no host memory for stages' shapes");
+    st = gt_comm_agree(t->world, st); /* the pipeline is made by a smaller group */
+    if (st != GT_OK) {
+        free(bundles);
+        return st;
     }
     for (int c = 0; c < t->chunk_count; c++) {
         const struct chunk *k = &t->chunks[c];
@@ -225,8 +240,8 @@ static gt_status make_pipeline(gt_trainer *t)
     p.inputs = bundles;
     p.outputs = bundles + t->chunk_count;
     p.rows = t->config.micro_batch;
-    gt_status st = gt_pipeline_create(&t->pipeline, t->ctx, gt_mesh_comm(t->mesh, GT_AXIS_PP),
-                                      t->schedule, &p);
+    st = gt_pipeline_create(&t->pipeline, t->ctx, gt_mesh_comm(t->mesh, GT_AXIS_PP), t->schedule,
+                            &p);
     free(bundles);
     return st;
 }

@@ -150,11 +150,16 @@ gt_status gt_trainer_generate(gt_trainer *t, const int32_t *prompt, int64_t leng
     GT_TRY(gt_comm_check_equal(t->world, "what is to be generated", request, sizeof(request)));
     GT_TRY(gt_comm_check_equal(t->world, "the prompt", prompt, (size_t)length * sizeof(*prompt)));
     int32_t *text = malloc((size_t)(length + count) * sizeof(int32_t));
-    GT_TRY(gt_comm_agree(t->world, text ? GT_OK
-                                        : GT_FAIL(GT_ERR_MEMORY, "no host memory for %lld tokens",
-                                                  (long long)(length + count))));
+    gt_status st = text ? GT_OK
+                        : GT_FAIL(GT_ERR_MEMORY, "no host memory for %lld tokens",
+                                  (long long)(length + count));
+    st = gt_comm_agree(t->world, st);
+    if (st != GT_OK) {
+        free(text);
+        return st;
+    }
     memcpy(text, prompt, (size_t)length * sizeof(int32_t));
-    gt_status st = generate(t, text, length, count, temperature, seed);
+    st = generate(t, text, length, count, temperature, seed);
     if (st == GT_OK) {
         memcpy(out, text + length, (size_t)count * sizeof(int32_t));
     } else {

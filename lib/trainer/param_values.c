@@ -45,13 +45,20 @@ static gt_status init_param(gt_trainer *t, const struct model_param *p)
     return GT_OK;
 }
 
-gt_status gti_trainer_init_values(gt_trainer *t)
+static gt_status init_alone(gt_trainer *t)
 {
     for (int i = 0; i < t->param_count; i++) {
         if (t->params[i].unit >= 0) {
             GT_TRY(init_param(t, &t->params[i]));
         }
     }
+    return GT_OK;
+}
+
+/* Agreed before anything is published: a publication under way waits for all ranks. */
+gt_status gti_trainer_init_values(gt_trainer *t)
+{
+    GT_TRY(gt_comm_agree(t->world, init_alone(t)));
     return gt_zero_publish(t->zero);
 }
 
@@ -159,6 +166,7 @@ gt_status gt_trainer_load_param(gt_trainer *t, const char *name, const float *ho
     gt_status st = find_sized(t, name, host, numel, &p);
     st = gt_comm_agree(t->world, st == GT_OK ? take_local(t, p, &local) : st);
     if (st != GT_OK || local == NULL) {
+        free(local);
         return st;
     }
     copy_pieces(t, p, local, (float *)host, false);

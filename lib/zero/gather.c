@@ -48,7 +48,7 @@ gt_status gt_zero_prefetch(gt_zero *zero, int unit)
         return GT_OK; /* both buffers of this size are in use: gathered when its turn comes */
     }
     u->prefetched = true;
-    return start_gather(zero, u);
+    return gti_zero_fail(zero, start_gather(zero, u));
 }
 
 static gt_status record_order(gt_zero *zero, int unit)
@@ -67,12 +67,8 @@ static gt_status record_order(gt_zero *zero, int unit)
     return GT_OK;
 }
 
-gt_status gt_zero_gather(gt_zero *zero, int unit)
+static gt_status gather(gt_zero *zero, int unit)
 {
-    GT_TRY(gti_zero_unit_check(zero, unit, 0));
-    if (!zero->allocated) {
-        return GT_FAIL(GT_ERR_STATE, "gt_zero_gather before gt_zero_allocate");
-    }
     struct zero_unit *u = &zero->units[unit];
     if (!u->persistent) {
         if (u->users == 0) {
@@ -93,6 +89,15 @@ gt_status gt_zero_gather(gt_zero *zero, int unit)
                            zero->order_count);
     }
     return GT_OK;
+}
+
+gt_status gt_zero_gather(gt_zero *zero, int unit)
+{
+    GT_TRY(gti_zero_unit_check(zero, unit, 0));
+    if (!zero->allocated) {
+        return GT_FAIL(GT_ERR_STATE, "gt_zero_gather before gt_zero_allocate");
+    }
+    return gti_zero_fail(zero, gather(zero, unit));
 }
 
 gt_status gt_zero_release(gt_zero *zero, int unit)
@@ -129,7 +134,8 @@ static gt_status report_divergence(gt_zero *zero)
     int32_t mine[KEPT] = {0};
     int32_t *all = malloc((size_t)zero->size * sizeof(mine));
     if (all == NULL) {
-        return GT_FAIL(GT_ERR_MEMORY, "no host memory to compare gather orders");
+        return gti_zero_fail(zero,
+                             GT_FAIL(GT_ERR_MEMORY, "no host memory to compare gather orders"));
     }
     for (int i = 0; i < KEPT && i < zero->order_count; i++) {
         mine[i] = zero->order[i] + 1;

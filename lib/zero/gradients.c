@@ -125,10 +125,10 @@ gt_status gt_zero_grad(gt_zero *zero, int unit, int tensor, gt_tensor *out)
         return GT_OK;
     }
     if (zero->deferred == unit) { /* the last microbatch's gradient is still being summed */
-        GT_TRY(gti_zero_flush_deferred(zero));
+        GT_TRY(gti_zero_fail(zero, gti_zero_flush_deferred(zero)));
     }
     if (!u->grad_open) {
-        GT_TRY(open_gradients(zero, u));
+        GT_TRY(gti_zero_fail(zero, open_gradients(zero, u)));
     }
     gt_tensor full = full_gradient(zero, u);
     return gt_tensor_slice(out, &full, t->offset, t->numel);
@@ -188,17 +188,9 @@ gt_status gti_zero_flush_deferred(gt_zero *zero)
     return start_reduce(zero, u);
 }
 
-gt_status gt_zero_reduce(gt_zero *zero, int unit, bool last)
+static gt_status reduce(gt_zero *zero, int unit, bool last)
 {
-    GT_TRY(gti_zero_unit_check(zero, unit, 0));
     struct zero_unit *u = &zero->units[unit];
-    if (u->reduced_last) {
-        return GT_FAIL(GT_ERR_STATE, "unit %s is reduced again after the step's last reduce",
-                       u->name);
-    }
-    if (zero->stage <= 1 && !last) {
-        return GT_OK;
-    }
     GT_TRY(gti_zero_flush_deferred(zero));
     if (!u->grad_open) { /* not used here; the other ranks may have used it */
         GT_TRY(open_gradients(zero, u));
@@ -214,6 +206,20 @@ gt_status gt_zero_reduce(gt_zero *zero, int unit, bool last)
     return start_reduce(zero, u);
 }
 
+gt_status gt_zero_reduce(gt_zero *zero, int unit, bool last)
+{
+    GT_TRY(gti_zero_unit_check(zero, unit, 0));
+    const struct zero_unit *u = &zero->units[unit];
+    if (u->reduced_last) {
+        return GT_FAIL(GT_ERR_STATE, "unit %s is reduced again after the step's last reduce",
+                       u->name);
+    }
+    if (zero->stage <= 1 && !last) {
+        return GT_OK;
+    }
+    return gti_zero_fail(zero, reduce(zero, unit, last));
+}
+
 static gt_status sum_tied(gt_zero *zero)
 {
     for (int i = 0; i < zero->count; i++) {
@@ -225,11 +231,8 @@ static gt_status sum_tied(gt_zero *zero)
     return GT_OK;
 }
 
-gt_status gt_zero_finish(gt_zero *zero)
+static gt_status finish(gt_zero *zero)
 {
-    if (zero == NULL || !zero->allocated) {
-        return GT_FAIL(GT_ERR_STATE, "gt_zero_finish before gt_zero_allocate");
-    }
     for (int i = zero->count - 1; i >= 0; i--) {
         if (!zero->units[i].reduced_last) {
             GT_TRY(gt_zero_reduce(zero, i, true));
@@ -239,7 +242,15 @@ gt_status gt_zero_finish(gt_zero *zero)
     for (int i = zero->count - 1; i >= 0; i--) {
         GT_TRY(complete_reduce(zero, &zero->units[i]));
     }
-    GT_TRY(sum_tied(zero));
+    return sum_tied(zero);
+}
+
+gt_status gt_zero_finish(gt_zero *zero)
+{
+    if (zero == NULL || !zero->allocated) {
+        return GT_FAIL(GT_ERR_STATE, "gt_zero_finish before gt_zero_allocate");
+    }
+    GT_TRY(gti_zero_fail(zero, finish(zero)));
     return gti_zero_check_order(zero);
 }
 

@@ -107,6 +107,8 @@ void gti_zero_pool_give(struct zero_buffer **buffer);
 void gti_zero_pool_destroy(struct gt_zero *zero, struct zero_pool *pool);
 
 /* zero.c */
+/* This rank cannot take its part in what the ranks do together: tells those who wait for it. */
+gt_status gti_zero_fail(const gt_zero *zero, gt_status mine);
 gt_status gti_zero_unit_check(const gt_zero *zero, int unit, int tensor);
 /* First element of this rank's state range in the bucket, and its length. */
 int64_t gti_zero_state_first(const gt_zero *zero, const struct zero_unit *u);

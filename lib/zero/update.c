@@ -218,16 +218,10 @@ static gt_status publish_unit(gt_zero *zero, struct zero_unit *u)
                          : gt_all_gather(zero->across, &u->near, &u->own, NULL, &u->gather_work);
 }
 
-gt_status gt_zero_update(gt_zero *zero, double lr, double grad_scale, int64_t step)
+static gt_status update(gt_zero *zero, double lr, double grad_scale, int64_t step)
 {
-    if (zero == NULL || !zero->allocated || step < 1) {
-        return GT_FAIL(GT_ERR_ARGUMENT, "gt_zero_update needs allocated state and step >= 1");
-    }
     for (int i = 0; i < zero->count; i++) {
         struct zero_unit *u = &zero->units[i];
-        if (!u->reduced_last) {
-            return GT_FAIL(GT_ERR_STATE, "gt_zero_update before gt_zero_finish");
-        }
         if (u->gather_work != NULL) { /* nobody gathered it since the last step */
             GT_TRY(gt_work_wait(&u->gather_work, NULL));
         }
@@ -236,6 +230,19 @@ gt_status gt_zero_update(gt_zero *zero, double lr, double grad_scale, int64_t st
         GT_TRY(publish_unit(zero, u));
     }
     return gt_zero_discard(zero);
+}
+
+gt_status gt_zero_update(gt_zero *zero, double lr, double grad_scale, int64_t step)
+{
+    if (zero == NULL || !zero->allocated || step < 1) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "gt_zero_update needs allocated state and step >= 1");
+    }
+    for (int i = 0; i < zero->count; i++) {
+        if (!zero->units[i].reduced_last) {
+            return GT_FAIL(GT_ERR_STATE, "gt_zero_update before gt_zero_finish");
+        }
+    }
+    return gti_zero_fail(zero, update(zero, lr, grad_scale, step));
 }
 
 /* From masters to working parameters after initialisation or loading. */
@@ -253,11 +260,16 @@ static gt_status round_unit(gt_zero *zero, struct zero_unit *u)
     return gti_zero_offload_end(zero, u, states);
 }
 
-gt_status gt_zero_publish(gt_zero *zero)
+static gt_status publish(gt_zero *zero)
 {
     for (int i = 0; i < zero->count; i++) {
         GT_TRY(round_unit(zero, &zero->units[i]));
         GT_TRY(publish_unit(zero, &zero->units[i]));
     }
     return GT_OK;
+}
+
+gt_status gt_zero_publish(gt_zero *zero)
+{
+    return gti_zero_fail(zero, publish(zero));
 }

@@ -92,6 +92,27 @@ static gt_status join(gt_zero *zero, float *host, int64_t numel)
     return gt_all_reduce(zero->comm, &whole, GT_SUM, NULL, NULL);
 }
 
+/* This rank's piece of a parameter's master into its place. */
+static gt_status read_piece(gt_zero *zero, struct zero_unit *u, struct zero_piece p, float *host)
+{
+    gt_tensor states[GTI_MAX_STATES];
+    struct master_piece m;
+    gt_status st = GT_OK;
+    GT_TRY(gt_work_wait(&u->gather_work, NULL));
+    if (p.count == 0) {
+        return GT_OK;
+    }
+    GT_TRY(gti_zero_offload_begin(zero, u, states));
+    GT_TRY(open_master(zero, u, states, p, &m));
+    if (m.split) {
+        st = gt_master_join(zero->ctx, &m.f32, &m.param, &m.remainder, NULL);
+    }
+    if (st == GT_OK) {
+        st = gt_copy_to_host(zero->ctx, host + p.in_tensor, &m.f32, NULL);
+    }
+    return close_master(zero, &m, false, st);
+}
+
 gt_status gt_zero_read_param(gt_zero *zero, int unit, int tensor, float *host)
 {
     GT_TRY(gti_zero_unit_check(zero, unit, tensor));
@@ -99,23 +120,23 @@ gt_status gt_zero_read_param(gt_zero *zero, int unit, int tensor, float *host)
     const struct zero_tensor *t = &u->tensors[tensor];
     struct zero_piece p =
         gti_zero_piece(t, gti_zero_state_first(zero, u), gti_zero_state_count(zero, u));
-    GT_TRY(gt_work_wait(&u->gather_work, NULL));
     memset(host, 0, (size_t)t->numel * sizeof(float));
-    if (p.count > 0) {
-        gt_tensor states[GTI_MAX_STATES];
-        struct master_piece m;
-        GT_TRY(gti_zero_offload_begin(zero, u, states));
-        GT_TRY(open_master(zero, u, states, p, &m));
-        gt_status st = GT_OK;
-        if (m.split) {
-            st = gt_master_join(zero->ctx, &m.f32, &m.param, &m.remainder, NULL);
-        }
-        if (st == GT_OK) {
-            st = gt_copy_to_host(zero->ctx, host + p.in_tensor, &m.f32, NULL);
-        }
-        GT_TRY(close_master(zero, &m, false, st));
-    }
+    GT_TRY(gti_zero_fail(zero, read_piece(zero, u, p, host)));
     return join(zero, host, t->numel);
+}
+
+static gt_status read_grad_piece(gt_zero *zero, const struct zero_unit *u, struct zero_piece p,
+                                 float *host)
+{
+    gt_tensor piece, wide;
+    GT_TRY(gt_tensor_slice(&piece, &u->grad, p.in_range, p.count));
+    GT_TRY(gt_tensor_alloc(zero->ctx, &wide, GT_MEM_WORKSPACE, GT_F32, 1, &p.count));
+    gt_status st = gt_cast(zero->ctx, &wide, &piece, NULL);
+    if (st == GT_OK) {
+        st = gt_copy_to_host(zero->ctx, host + p.in_tensor, &wide, NULL);
+    }
+    gt_tensor_free(zero->ctx, &wide);
+    return st;
 }
 
 gt_status gt_zero_read_grad(gt_zero *zero, int unit, int tensor, float *host)
@@ -127,15 +148,7 @@ gt_status gt_zero_read_grad(gt_zero *zero, int unit, int tensor, float *host)
         gti_zero_piece(t, gti_zero_state_first(zero, u), gti_zero_state_count(zero, u));
     memset(host, 0, (size_t)t->numel * sizeof(float));
     if (p.count > 0 && !t->frozen) {
-        gt_tensor piece, wide;
-        GT_TRY(gt_tensor_slice(&piece, &u->grad, p.in_range, p.count));
-        GT_TRY(gt_tensor_alloc(zero->ctx, &wide, GT_MEM_WORKSPACE, GT_F32, 1, &p.count));
-        gt_status st = gt_cast(zero->ctx, &wide, &piece, NULL);
-        if (st == GT_OK) {
-            st = gt_copy_to_host(zero->ctx, host + p.in_tensor, &wide, NULL);
-        }
-        gt_tensor_free(zero->ctx, &wide);
-        GT_TRY(st);
+        GT_TRY(gti_zero_fail(zero, read_grad_piece(zero, u, p, host)));
     }
     return join(zero, host, t->numel);
 }

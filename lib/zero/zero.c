@@ -109,6 +109,12 @@ gt_status gt_zero_create(gt_zero **out, gt_context *ctx, gt_comm *comm,
     return GT_OK;
 }
 
+gt_status gti_zero_fail(const gt_zero *zero, gt_status mine)
+{
+    bool alone = zero->size == 1 && zero->params.model_comm == NULL;
+    return alone ? mine : gt_comm_fail(zero->comm, mine);
+}
+
 gt_status gti_zero_unit_check(const gt_zero *zero, int unit, int tensor)
 {
     if (zero == NULL || unit < 0 || unit >= zero->count) {

@@ -17,6 +17,7 @@ typedef struct twin {
     bool swapped;                /* declares b first */
     bool frozen;                 /* b is */
     bool odd;                    /* declares parameters without elements, and one unused */
+    bool heads;                  /* declares two heads, which tensor-parallel ranks share */
 } twin;
 
 static gt_status declare_weight(gt_param_list *list, const char *name, const char *tied,
@@ -57,6 +58,14 @@ static gt_status declare(gt_block *block, gt_param_list *list)
         st = st == GT_OK ? declare_odd(list, "one", 1, 1, 0) : st;
         st = st == GT_OK ? declare_odd(list, "scalar", 0, 0, 0) : st;
         st = st == GT_OK ? declare_odd(list, "unused", 2, 4, 2) : st;
+    }
+    if (t->heads && st == GT_OK) {
+        st = gt_param_add(list, &(gt_param){.name = "heads",
+                                            .ndim = 2,
+                                            .shape = {2, 4},
+                                            .tp_axis = 0,
+                                            .tp_share = true,
+                                            .mean = 1.0f});
     }
     return st;
 }
@@ -139,9 +148,10 @@ static const struct model_row models[] = {
     {"frozen weights", {{.frozen = true}, {.frozen = true}, {0}, {.frozen = true}}},
     {"odd sizes", {{.odd = true}, {0}, {.odd = true, .frozen = true}, {.odd = true}}},
     {"the last block's weights are the first's, in another order",
-     {{0}, {0}, {0}, {"twins.0.a", "twins.0.b", true, false, false}}},
+     {{0}, {0}, {0}, {.a_tied = "twins.0.a", .b_tied = "twins.0.b", .swapped = true}}},
     {"the first three blocks share", {{0}, {.a_tied = "twins.0.a"}, {.b_tied = "twins.0.b"}, {0}}},
     {"the last two blocks share", {{0}, {0}, {0}, {.a_tied = "twins.2.a"}}},
+    {"two heads, of any number of ranks", {{.heads = true}, {0}, {.heads = true}, {0}}},
 };
 
 static const layout rows[] = {
@@ -153,6 +163,7 @@ static const layout rows[] = {
     {.dp = 4, .micro = 1, .zero = 3},
     {.dp = 2, .micro = 2, .zero = 3, .persistence = 1000, .recompute = true},
     {.tp = 2, .micro = 2, .sequence_parallel = true, .zero = 2},
+    {.tp = 3, .micro = 2, .zero = 1},
     {.cp = 2, .micro = 2, .zero = 3},
     {.micro = 3, .schedule = "zb-h1"},
     {.pp = 2, .micro = 2},
