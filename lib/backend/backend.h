@@ -347,7 +347,8 @@ typedef struct gti_backend {
     gt_device_type type;
     gt_status (*create)(gti_device **out, int index, int threads);
     void (*destroy)(gti_device *device);
-    int (*threads)(const gti_device *device); /* compute threads, at least 1 */
+    int (*threads)(const gti_device *device);   /* compute threads, at least 1 */
+    size_t (*memory)(const gti_device *device); /* bytes there are in all */
     gt_status (*alloc)(gti_device *device, void **out, size_t bytes);
     void (*free)(gti_device *device, void *pointer);
     /* The address at which code of this library on the host (comm threads) may touch device
@@ -386,6 +387,8 @@ gt_status gti_dispatch(gt_context *ctx, gt_stream *stream, gti_op op, const void
                  gti_op_tensors[GTI_OP_##name])
 extern const int gti_op_tensors[GTI_OP_COUNT];
 extern const char *const gti_op_names[GTI_OP_COUNT];
+
+size_t gti_context_memory(const gt_context *ctx);
 
 /* Host address of a tensor's data for the communication layer (identity on the cpu and for tensors
  * with device cpu). */

@@ -141,6 +141,11 @@ int gt_context_threads(const gt_context *ctx)
     return ctx->threads;
 }
 
+size_t gti_context_memory(const gt_context *ctx)
+{
+    return ctx->backend->memory(ctx->device);
+}
+
 void gt_context_set_rank(gt_context *ctx, int rank, int size)
 {
     ctx->logger.rank = rank;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A model: a list of blocks. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,11 +8,18 @@
 #include <geektrain/block.h>
 
 #include "core/fail.h"
+#include "core/names.h"
 
 struct gt_model {
     gt_block **blocks; /* pointers, so that a block's address stays valid */
     int count, room;
+    gti_names names;
 };
+
+static const char *block_name(const void *model, int index)
+{
+    return ((const gt_model *)model)->blocks[index]->name;
+}
 
 gt_status gt_model_create(gt_model **out)
 {
@@ -22,6 +30,7 @@ gt_status gt_model_create(gt_model **out)
     if (model == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "no host memory for a model");
     }
+    model->names.name_of = block_name;
     *out = model;
     return GT_OK;
 }
@@ -43,10 +52,11 @@ static gt_status check_block(const gt_model *model, const char *name, const gt_b
         ops->backward == NULL) {
         return GT_FAIL(GT_ERR_ARGUMENT, "block %s lacks declare, plan, forward or backward", name);
     }
-    for (int i = 0; i < model->count; i++) {
-        if (strcmp(model->blocks[i]->name, name) == 0) {
-            return GT_FAIL(GT_ERR_ARGUMENT, "the model has a block named %s already", name);
-        }
+    if (gti_names_find(&model->names, model, name) >= 0) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "the model has a block named %s already", name);
+    }
+    if (model->count == INT_MAX) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "a model has at most %d blocks", INT_MAX);
     }
     return GT_OK;
 }
@@ -54,7 +64,7 @@ static gt_status check_block(const gt_model *model, const char *name, const gt_b
 static gt_status append(gt_model *model, const gt_block *block)
 {
     if (model->count == model->room) {
-        int room = model->room == 0 ? 16 : 2 * model->room;
+        int room = model->room == 0 ? 16 : model->room > INT_MAX / 2 ? INT_MAX : 2 * model->room;
         gt_block **grown = realloc(model->blocks, (size_t)room * sizeof(gt_block *));
         if (grown == NULL) {
             return GT_FAIL(GT_ERR_MEMORY, "no host memory for %d blocks", room);
@@ -67,7 +77,13 @@ static gt_status append(gt_model *model, const gt_block *block)
         return GT_FAIL(GT_ERR_MEMORY, "no host memory for a block");
     }
     *copy = *block;
-    model->blocks[model->count++] = copy;
+    model->blocks[model->count] = copy;
+    gt_status st = gti_names_add(&model->names, model);
+    if (st != GT_OK) {
+        free(copy);
+        return st;
+    }
+    model->count++;
     return GT_OK;
 }
 
@@ -109,6 +125,7 @@ void gt_model_destroy(gt_model **model)
         free((*model)->blocks[i]);
     }
     free((*model)->blocks);
+    gti_names_free(&(*model)->names);
     free(*model);
     *model = NULL;
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Which models can be built, and over which mesh. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/machine.h"
 #include "nn/gpt.h"
 
 static gt_status check_sizes(const gt_model_config *c)
@@ -143,9 +145,29 @@ gt_status gti_gpt_create(gti_gpt **out, const gt_model_config *config)
     return GT_OK;
 }
 
+/* What every rank keeps on the host about a layer of any size, mostly names and shapes. */
+#define LAYER_BYTES 14000 /* measured: 14 to 18 KB */
+
+static gt_status check_layers(int64_t layers)
+{
+    size_t have = gti_machine_memory();
+    if (layers > INT_MAX - 2) {
+        return GT_FAIL(GT_ERR_CONFIG, "model.layers is %lld, wanted at most %d", (long long)layers,
+                       INT_MAX - 2);
+    }
+    if ((size_t)layers > have / LAYER_BYTES) {
+        return GT_FAIL(GT_ERR_MEMORY,
+                       "model.layers is %lld: their names and shapes alone need %.4g GB, there are "
+                       "%.4g",
+                       (long long)layers, (double)layers * LAYER_BYTES / 1e9, (double)have / 1e9);
+    }
+    return GT_OK;
+}
+
 gt_status gt_model_add_gpt(gt_model *model, const gt_model_config *config)
 {
     GT_TRY(gt_model_config_check(config, NULL));
+    GT_TRY(check_layers(config->layers));
     GT_TRY(gt_model_add_embedding(model, "embed", config));
     for (int64_t i = 0; i < config->layers; i++) {
         char name[GT_PARAM_NAME_MAX];

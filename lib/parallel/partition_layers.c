@@ -73,30 +73,39 @@ static double stage_cost(const balance *b, int stage, int from, int to)
            (stage == b->stages - 1 ? b->after : 0);
 }
 
+/* The first `to` layers on s stages. */
+static void solve_cell(const balance *b, double most, int s, int to)
+{
+    const double *before = b->best + (size_t)(s - 1) * ((size_t)b->layers + 1);
+    size_t cell = (size_t)s * ((size_t)b->layers + 1) + (size_t)to;
+    for (int from = s == 1 ? 0 : to - 1; from >= s - 1; from--) {
+        double cost = stage_cost(b, s - 1, from, to);
+        double least = most < 0 ? cost : cost <= most ? cost * cost : INFINITY;
+        if (least >= b->best[cell]) {
+            break; /* as from falls the cost only rises */
+        }
+        double value = most < 0 ? fmax(before[from], cost) : before[from] + least;
+        /* from falls: of equal cuts the one with fuller early stages stays. */
+        if (value < b->best[cell] * (1 - 1e-12) || (value < INFINITY && isinf(b->best[cell]))) {
+            b->best[cell] = value;
+            b->cut[cell] = from;
+        }
+    }
+}
+
 /* most < 0: minimise the maximum; else the sum of squares under that maximum. */
 static void solve(const balance *b, double most)
 {
-    int width = b->layers + 1;
-    for (int i = 0; i < (b->stages + 1) * width; i++) {
+    size_t cells = ((size_t)b->stages + 1) * ((size_t)b->layers + 1);
+    for (size_t i = 0; i < cells; i++) {
         b->best[i] = INFINITY;
         b->cut[i] = 0;
     }
     b->best[0] = 0;
     for (int s = 1; s <= b->stages; s++) {
-        for (int to = s; to <= b->layers - (b->stages - s); to++) {
-            for (int from = to - 1; from >= s - 1; from--) {
-                double before = b->best[(s - 1) * width + from];
-                double cost = stage_cost(b, s - 1, from, to);
-                double value = most < 0       ? fmax(before, cost)
-                               : cost <= most ? before + cost * cost
-                                              : INFINITY;
-                /* from falls: of equal cuts the one with fuller early stages stays. */
-                if (value < b->best[s * width + to] * (1 - 1e-12) ||
-                    (value < INFINITY && isinf(b->best[s * width + to]))) {
-                    b->best[s * width + to] = value;
-                    b->cut[s * width + to] = from;
-                }
-            }
+        int first = s == b->stages ? b->layers : s; /* the last stage ends with the last layer */
+        for (int to = first; to <= b->layers - (b->stages - s); to++) {
+            solve_cell(b, most, s, to);
         }
     }
 }
@@ -138,7 +147,7 @@ static gt_status by_cost(int *first, int layers, int stages, const double *cost,
     solve(&b, best[cells - 1] * (1 + 1e-9));
     for (int s = stages, at = layers; s > 0; s--) {
         first[s] = at;
-        at = cut[s * (layers + 1) + at];
+        at = cut[(size_t)s * ((size_t)layers + 1) + (size_t)at];
     }
     first[0] = 0;
     free(sum);

@@ -8,7 +8,7 @@
 
 #define MOST_RANKS 4096
 #define MOST_CHUNKS 256
-#define MOST_ACTIONS ((int64_t)1 << 26) /* of a whole schedule: ranks * microbatches * chunks */
+#define MOST_ACTIONS ((int64_t)1 << 24) /* of a whole schedule: ranks * microbatches * chunks */
 
 static const char *const action_names[GT_ACTION_KIND_COUNT] = {
     "forward",      "backward",      "backward_input", "backward_weight", "send_forward",

@@ -18,19 +18,21 @@ static int groups(const gt_schedule *s)
     return n > 1 ? n : 1;
 }
 
-/* Microbatch and chunk of a rank's forward number q. */
+/* Microbatch and chunk of a rank's forward number q. The first groups may have one more. */
 static void virtual_forward(const gt_schedule *s, int q, int *microbatch, int *chunk)
 {
     int n = groups(s), size = s->microbatches / n, larger = s->microbatches % n;
-    int first = 0, group = 0;
-    size += larger > 0;
-    while (q >= size * s->chunks) {
-        q -= size * s->chunks;
-        first += size;
-        size -= ++group == larger;
+    int first = 0, in_larger = larger * (size + 1) * s->chunks;
+    if (q < in_larger) {
+        size++;
+    } else {
+        q -= in_larger;
+        first = larger * (size + 1);
     }
+    int group = q / (size * s->chunks);
+    q -= group * size * s->chunks;
     *chunk = q / size;
-    *microbatch = first + q % size;
+    *microbatch = first + group * size + q % size;
 }
 
 static gt_status add_forward(gt_schedule *s, int rank, int q)

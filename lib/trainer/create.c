@@ -197,14 +197,14 @@ static gt_status same_model(gt_trainer *t)
 
 static gt_status place_alone(gt_trainer *t)
 {
+    t->samples = t->config.micro_batch * t->config.grad_accum;
+    t->nominal_tokens = t->config.train_batch * t->config.model.seq;
     GT_TRY(gti_trainer_place(t));
     return gt_loss_scaler_init(&t->scaler, &t->config.scaler);
 }
 
 static gt_status allocate_alone(gt_trainer *t)
 {
-    t->samples = t->config.micro_batch * t->config.grad_accum;
-    t->nominal_tokens = t->config.train_batch * t->config.model.seq;
     GT_TRY(gti_trainer_allocate(t));
     return gti_batch_allocate(t);
 }
@@ -270,6 +270,7 @@ static gt_status build(gt_trainer *t)
     GT_TRY(gt_comm_agree(t->world, place_alone(t)));
     GT_TRY(gt_comm_agree(t->world, make_zero(t)));
     GT_TRY(gt_comm_agree(t->world, make_share(t)));
+    GT_TRY(gt_comm_agree(t->world, gti_trainer_check_memory(t)));
     GT_TRY(gt_comm_agree(t->world, gt_zero_allocate(t->zero)));
     GT_TRY(gt_comm_agree(t->world, gti_trainer_init_values(t)));
     GT_TRY(gt_comm_agree(t->world, allocate_alone(t)));

@@ -19,6 +19,7 @@
 #include <geektrain/pipeline.h>
 #include <geektrain/trainer.h>
 
+#include "core/names.h"
 #include "nn/plan.h"
 
 #define GTI_NAME_MAX (2 * GT_PARAM_NAME_MAX)
@@ -87,6 +88,7 @@ struct gt_trainer {
     int block_count, param_count;
     struct engine_block *blocks;
     struct model_param *params;
+    gti_names param_names;
     int64_t parameters;
     double step_flops;
 
@@ -140,6 +142,8 @@ gt_status gti_trainer_place(gt_trainer *t);
 
 /* trainer_memory.c */
 gt_status gti_trainer_plan(gt_trainer *t);
+/* Collective: refuses what cannot fit, before the system kills somebody for it. */
+gt_status gti_trainer_check_memory(gt_trainer *t);
 gt_status gti_trainer_allocate(gt_trainer *t);
 void gti_trainer_free_memory(gt_trainer *t);
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/backend.h"
+#include "core/env.h"
 #include "core/fail.h"
 #include "parallel/param_layout.h"
 
@@ -254,6 +256,60 @@ static gt_status allocate_scratch(gt_trainer *t)
     return GT_OK;
 }
 
+/* ---- is there enough? -------------------------------------------------------------------------
+ */
+/* In double: absurd sizes do not overflow. */
+static double activation_bytes(gt_trainer *t, const struct needs *n)
+{
+    size_t largest;
+    double bytes = 2 * (double)n->gradient + (double)n->saved + (double)n->output;
+    t->slots_shared = plan_slots(t, &largest);
+    for (int c = 0; c < t->chunk_count && !t->slots_shared; c++) {
+        bytes += (double)t->chunks[c].slot_count * (double)slot_bytes(t, &t->chunks[c]);
+    }
+    return t->slots_shared ? bytes + (double)t->chunks[0].slot_count * (double)largest : bytes;
+}
+
+/* Tokens, targets and rows, on the host and on the device. */
+static double batch_bytes(const gt_trainer *t)
+{
+    return (double)t->samples * (double)t->layout[LAYOUT_TRAIN].seq_local * 32.0;
+}
+
+/* Ranks that are threads of a process, or all processes of mpirun. */
+static bool share_a_machine(const gt_trainer *t)
+{
+    const char *local = gti_env(GTI_ENV_LOCAL_RANKS);
+    return strcmp(gt_comm_transport(t->world), "mpi") != 0 ||
+           (local != NULL && atoi(local) == gt_comm_size(t->world));
+}
+
+/* Of the large things; those of communication come to it. */
+gt_status gti_trainer_check_memory(gt_trainer *t)
+{
+    struct needs n = largest_needs(t);
+    gt_zero_bytes states;
+    gt_zero_formula(t->zero, &states);
+    double model = (double)states.params + (double)states.grads + (double)states.optimizer;
+    double activations = activation_bytes(t, &n), workspace = (double)n.workspace;
+    double batch = batch_bytes(t), mine = model + activations + workspace + batch, all = mine;
+    double have = (double)gti_context_memory(t->ctx);
+    gt_tensor sum = gt_tensor_1d(&all, GT_F64, 1);
+    GT_TRY(gt_all_reduce(t->world, &sum, GT_SUM, NULL, NULL));
+    if (mine > have) {
+        return GT_FAIL(GT_ERR_MEMORY,
+                       "at least %.4g GB are needed (parameters, gradients and optimizer %.4g, "
+                       "activations %.4g, workspace %.4g, batch %.4g), there are %.4g",
+                       mine / 1e9, model / 1e9, activations / 1e9, workspace / 1e9, batch / 1e9,
+                       have / 1e9);
+    }
+    if (share_a_machine(t) && all > have) {
+        return GT_FAIL(GT_ERR_MEMORY, "the %d ranks need at least %.4g GB together, there are %.4g",
+                       gt_comm_size(t->world), all / 1e9, have / 1e9);
+    }
+    return GT_OK;
+}
+
 gt_status gti_trainer_allocate(gt_trainer *t)
 {
     size_t largest;
@@ -318,5 +374,6 @@ void gti_trainer_free_memory(gt_trainer *t)
     free(t->chunks);
     free(t->blocks);
     free(t->params);
+    gti_names_free(&t->param_names);
     free(t->units);
 }

@@ -9,16 +9,17 @@
 #include <xxhash.h>
 
 #include "core/fail.h"
+#include "core/tensor.h"
 #include "parallel/param_layout.h"
+
+static const char *param_name(const void *t, int index)
+{
+    return ((const gt_trainer *)t)->params[index].name;
+}
 
 int gti_trainer_find_param(const gt_trainer *t, const char *name)
 {
-    for (int i = 0; i < t->param_count; i++) {
-        if (strcmp(t->params[i].name, name) == 0) {
-            return i;
-        }
-    }
-    return -1;
+    return gti_names_find(&t->param_names, t, name);
 }
 
 /* A tied parameter must come after its owner and be cut as it is. */
@@ -64,6 +65,10 @@ static gt_status add_params(gt_trainer *t, struct engine_block *b)
         if (gti_trainer_find_param(t, p->name) >= 0) {
             return GT_FAIL(GT_ERR_ARGUMENT, "two parameters are named %s", p->name);
         }
+        GT_TRY(gti_names_add(&t->param_names, t));
+        if (gti_param_numel(decl) > GTI_NUMEL_MAX - t->parameters) {
+            return GT_FAIL(GT_ERR_SHAPE, "the model has more than 2^52 parameters");
+        }
         t->parameters += gti_param_numel(decl);
         b->param[i] = t->param_count++;
     }
@@ -72,6 +77,7 @@ static gt_status add_params(gt_trainer *t, struct engine_block *b)
 
 gt_status gti_trainer_declare(gt_trainer *t)
 {
+    t->param_names.name_of = param_name;
     t->block_count = gt_model_blocks(t->model);
     if (t->block_count == 0) {
         return GT_FAIL(GT_ERR_ARGUMENT, "the model has no blocks");
@@ -193,6 +199,7 @@ static gt_status add_unit(gt_trainer *t, const char *name, const int *params, in
     gt_status st = gt_zero_add_unit(t->zero, name, count, tensors, tie, &unit);
     free(tensors);
     GT_TRY(st);
+    GT_ASSERT(unit == t->unit_count); /* all of t->zero's units are in the list */
     for (int i = 0; i < count; i++) {
         t->params[params[i]].unit = unit;
         t->params[params[i]].tensor = i;
@@ -266,8 +273,8 @@ static gt_status list_units(gt_trainer *t, struct engine_block *b)
             b->units[b->unit_count++] = unit;
         }
     }
-    for (int i = 0; i < t->unit_count; i++) {
-        t->units[i].uses += gti_block_uses_unit(b, t->units[i].unit);
+    for (int k = 0; k < b->unit_count; k++) {
+        t->units[b->units[k]].uses++;
     }
     return GT_OK;
 }

@@ -98,6 +98,32 @@ def bad_runs(folder, config):
         ([*base, "--run-dir", "/proc/none"], "/proc/none"),
         ([*base, "--data", write("cut.bin", (20240520).to_bytes(4, "little") + bytes(2000))],
          "version 0"),
+        # Sizes that no machine has: one sentence, at once.
+        *[([*base, *(x for key in keys.split() for x in ("--set", key))], says)
+          for keys, says in [
+            ("model.layers=100000000", "names and shapes alone need"),
+            ("model.layers=1000000000000000000", "wanted at most"),
+            ("model.seq=1000000000", "GB are needed"),
+            ("model.type=llama model.seq=2000000000", "GB are needed"),
+            ("model.vocab=2147483647", "GB are needed"),
+            ("model.vocab=2147483648", "model.vocab is"),
+            ("model.width=1000000000", "more than 2^52 elements"),
+            ("model.width=33554432 model.heads=1 model.layers=4000", "more than 2^52 parameters"),
+            ("model.width=1048576", "GB are needed"),
+            ("model.ffn=1000000000000", "GB are needed"),
+            ("model.heads=0", "model.heads is"),
+            ("model.heads=1000000000", "does not divide model.width"),
+            ("model.kv_heads=-1", "model.kv_heads is"),
+            ("train_batch_size=1000000000", "GB are needed"),
+            ("train_batch_size=1000000000000000000", "at most 2^52 tokens"),
+            ("train_batch_size=1000000000 gradient_accumulation_steps=500000000",
+             "their product up to"),
+            ("train_batch_size=100000000000 gradient_accumulation_steps=10000000000",
+             "microbatches per step, wanted at most"),
+            ("mesh.tp=1000000000", "does not divide the world"),
+            ("mesh.chunks=1000000000 mesh.schedule=gpipe", "has at most 256 chunk"),
+            ("train.sample_tokens=1000000000000", "train.sample_tokens is"),
+        ]],
     ]
     for ranks in [1, 2] if MPIRUN else [1]:
         for arguments, says in cases:

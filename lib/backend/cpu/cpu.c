@@ -13,6 +13,7 @@
 #include "backend/cpu/kernels/kernel.h"
 #include "core/env.h"
 #include "core/fail.h"
+#include "core/machine.h"
 
 #define HUGE_PAGE ((size_t)2 << 20)
 #define HUGE_FROM (2 * HUGE_PAGE) /* allocations from here on are advised to use huge pages */
@@ -150,6 +151,11 @@ static int cpu_threads(const gti_device *device)
     return device->threads;
 }
 
+static size_t cpu_memory(const gti_device *device)
+{
+    return gti_machine_memory();
+}
+
 static gt_status cpu_alloc(gti_device *device, void **out, size_t bytes)
 {
     size_t alignment = bytes >= HUGE_FROM ? HUGE_PAGE : 64;
@@ -257,6 +263,7 @@ const gti_backend gti_backend_cpu = {
     .create = cpu_create,
     .destroy = cpu_destroy,
     .threads = cpu_threads,
+    .memory = cpu_memory,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .host_address = cpu_host_address,

@@ -115,6 +115,11 @@ static int guarded_threads(const gti_device *device)
     return cpu->threads(device->cpu);
 }
 
+static size_t guarded_memory(const gti_device *device)
+{
+    return cpu->memory(device->cpu);
+}
+
 static const gti_op_fn *guarded_ops(gti_device *device)
 {
     return cpu->ops(device->cpu);
@@ -388,6 +393,7 @@ const gti_backend gti_backend_guarded = {
     .create = guarded_create,
     .destroy = guarded_destroy,
     .threads = guarded_threads,
+    .memory = guarded_memory,
     .alloc = guarded_alloc,
     .free = guarded_free,
     .host_address = guarded_host_address,
