@@ -17,6 +17,9 @@ static float value(int rank, int i)
 /* In units of half a bf16 step at the sum: 1 is what a single rounding may cost. */
 static double error_of(float got, double exact)
 {
+    if (exact == 0) {
+        return got == 0 ? 0 : INFINITY;
+    }
     double half_step = ldexp(1.0, ilogb(exact) - 8);
     return fabs((double)got - exact) / half_step;
 }
