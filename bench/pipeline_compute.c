@@ -21,8 +21,8 @@
 #include <geektrain/ops.h>
 #include <geektrain/pipeline.h>
 
-enum { RANKS = 2, LAYERS = 4, MICROBATCHES = 8, ROWS = 256, WIDTH = 768 };
-enum { ROUNDS = 15, PINGS = LAYERS * MICROBATCHES, CHUNKS_MAX = 2, SCHEDULES = 6, NAME_MAX = 64 };
+enum { RANKS = 2, LAYERS = 4, MICROBATCHES = 8, ROWS = 512, WIDTH = 768 };
+enum { ROUNDS = 9, PINGS = LAYERS * MICROBATCHES, CHUNKS_MAX = 2, SCHEDULES = 6, NAME_MAX = 64 };
 #define MS 1e-3
 
 static const struct {
