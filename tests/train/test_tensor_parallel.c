@@ -267,6 +267,31 @@ static void bad_shapes_rank(gt_comm *world, gt_context *ctx, void *user)
              "scratch has 8 bytes");
 }
 
+/* A planner may put an empty share where something else is. */
+static void empty_share_rank(gt_comm *world, gt_context *ctx, void *user)
+{
+    shard s = shard_of(world, ctx, user);
+    th *h = s.h;
+    gt_tensor dy = th_new(h, GT_F32, TH_SHAPE(N, O)), x = th_new(h, GT_F32, TH_SHAPE(N, s.f));
+    gt_tensor w = th_new(h, GT_F32, TH_SHAPE(O, s.f)), dw = th_new(h, GT_F32, TH_SHAPE(O, s.f));
+    gt_tensor *all[] = {&dy, &x, &w, &dw};
+    for (int i = 0; i < 4; i++) {
+        th_fill(h, all[i], 0.5);
+    }
+    gt_tensor dx = th_new(h, GT_F32, TH_SHAPE(N, s.f));
+    if (s.f == 0) {
+        dx.data = dy.data;
+    }
+    TH_OK(gt_tp_row_backward(&s.tp, &dx, &dw, NULL, &dy, &x, &w, NULL));
+}
+
+static void an_empty_share_lies_anywhere(void **state)
+{
+    (void)state;
+    tp_case c = {.ffn = 2};
+    gti_run_ranks(3, empty_share_rank, "cpu", &c);
+}
+
 static void bad_shapes_are_named(void **state)
 {
     (void)state;
@@ -331,6 +356,7 @@ int main(void)
         cmocka_unit_test(linears_match_one_rank),
         cmocka_unit_test(regions_go_there_and_back),
         cmocka_unit_test(bytes_sent_equal_the_formula),
+        cmocka_unit_test(an_empty_share_lies_anywhere),
         cmocka_unit_test(bad_shapes_are_named),
         cmocka_unit_test(ranks_with_different_rows_all_fail),
         cmocka_unit_test(one_wrong_rank_is_named_on_all),
