@@ -4,6 +4,7 @@
  * groups: all ranks return an error, whichever allocation it was, and none of them because its time
  * limit passed. (Device memory counts too: gt_alloc needs a little host memory each time.)
  */
+#include <pthread.h>
 #include <stdio.h>
 
 #include "host_memory.h"
@@ -19,6 +20,7 @@ typedef struct scene {
     int victim;
     long nth;
     gt_local_world *world;
+    pthread_barrier_t created;
     gt_status status[RANKS_MAX];
     char sentence[RANKS_MAX][256];
     bool failed; /* an allocation did */
@@ -85,6 +87,7 @@ static void rank_body(int rank, int size, void *user)
     TH_OK(gt_model_add_gpt(model, &c.model));
     if (s->call != NULL) {
         TH_OK(gt_trainer_create(&t, h.ctx, world, model, &c));
+        pthread_barrier_wait(&s->created); /* else the victim's failure meets others in there */
     }
     th_host_fail_at(rank == s->victim ? s->nth : 0);
     gt_status st =
@@ -127,7 +130,9 @@ static void sweep(const layout *l, int victim, long stride, const char *name, ca
     for (long nth = 1; failed; nth += nth < 8 ? 1 : stride) {
         scene s = {.l = l, .call = call, .victim = victim, .nth = nth};
         TH_OK(gt_local_world_create(&s.world, layout_ranks(l)));
+        pthread_barrier_init(&s.created, NULL, (unsigned)layout_ranks(l));
         th_threads(layout_ranks(l), rank_body, &s);
+        pthread_barrier_destroy(&s.created);
         gt_local_world_destroy(&s.world);
         check_ranks(&s, layout_ranks(l), name);
         failed = s.failed;
