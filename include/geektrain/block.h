@@ -59,6 +59,8 @@ typedef struct gt_param {
                         mean + std)                                                               */
     bool no_decay; /* weight decay does not apply. Norms and biases should set it                */
     bool frozen;   /* no gradient, no update                                                    */
+    bool sets_gradient; /* backward (of a loss block: forward) looks at step->unset and there writes
+                           the gradient instead of adding to it: it need not be cleared        */
     bool sequence_partial; /* replicated over tp, but under sequence parallelism each tp rank sees
                           only its rows: its gradient is summed over tp once (norms, biases) */
     const char *tied_to;   /* full name of the parameter of an earlier block ("embed.tokens") whose
@@ -125,6 +127,8 @@ typedef struct gt_step {
     gt_comm *tp, *cp;    /* NULL when their size is 1                                          */
     const gt_tensor *params; /* [declared] parameters, gathered */
     gt_tensor *grads;     /* [declared] add gradients here; data NULL where frozen or not wanted */
+    const bool *unset;    /* [declared] of sets_gradient parameters: the gradient holds nothing yet;
+                             NULL: none                                                           */
     gt_tensor *workspace; /* [planned]                                                          */
     const gt_tensor *constants; /* [planned] */
     const gt_tensor *tokens;    /* i32 [batch*seq_local]    */

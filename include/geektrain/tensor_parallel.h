@@ -49,6 +49,7 @@ typedef struct gt_tp {
     bool no_overlap;
     int chunks;        /* pieces of a row-parallel all-reduce; 0: by size, at most 4         */
     gt_tensor scratch; /* u8, at least gt_tp_scratch_bytes(); contents last for one call     */
+    bool dw_unset;     /* linear backward writes dw, whatever it holds, instead of adding     */
 } gt_tp;
 #define GT_TP_INIT GT_PARAMS_INIT(gt_tp)
 GT_API void gt_tp_init(gt_tp *tp, size_t size);

@@ -45,8 +45,9 @@ typedef struct gt_zero_tensor {
     float lr_scale, decay_scale; /* multiply lr and weight decay. 0 is 0, no default: set lr_scale
                                     to 1; decay_scale 0 for norms and biases             */
     bool frozen;                 /* no gradient, no update                                        */
-    double norm_weight;   /* this copy's share in the global norm: 1 (set it), or 0 for a replica
-                             that another rank counts                                      */
+    bool sets_gradient; /* see gt_zero_grad_unset                                                 */
+    double norm_weight; /* this copy's share in the global norm: 1 (set it), or 0 for a replica
+                           that another rank counts                                      */
     int64_t replica_from; /* > 0: elements from here on are replicas, counted on another rank */
     bool partial;         /* its gradient is first summed over params.model_comm           */
 } gt_zero_tensor;
@@ -120,6 +121,10 @@ GT_API gt_status gt_zero_param(gt_zero *zero, int unit, int tensor, gt_tensor *o
 /* The full gradient of a tensor (flat), to be added to; zero at its first use after a reduce or a
  * step, valid until the unit's next gt_zero_reduce. data NULL when frozen. */
 GT_API gt_status gt_zero_grad(gt_zero *zero, int unit, int tensor, gt_tensor *out);
+/* The same; of a tensor with sets_gradient *unset says that *out holds nothing yet and is to be
+ * written whole instead of added to, which saves clearing it. */
+GT_API gt_status gt_zero_grad_unset(gt_zero *zero, int unit, int tensor, gt_tensor *out,
+                                    bool *unset);
 /* This microbatch is done with the unit's gradients. last: of the step. Stage 0 and 1 reduce only
  * then; 2 and 3 reduce-scatter each time and add to the shard. Gradients are summed over the ranks,
  * not averaged. Runs under later work. A rank that did not use the unit calls it too. Collective.

@@ -55,6 +55,11 @@ gt_status gti_step_dropout(const gt_step *step, float p, int k, gt_tensor *y, co
     return gt_dropout(step->ctx, y, x, &rows, &params, step->stream);
 }
 
+bool gti_step_unset(const gt_step *step, int index)
+{
+    return index >= 0 && step->unset != NULL && step->unset[index];
+}
+
 gt_tensor *gti_step_grad(const gt_step *step, int index)
 {
     return index >= 0 && step->grads != NULL && step->grads[index].data != NULL

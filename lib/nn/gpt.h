@@ -51,6 +51,8 @@ int64_t gti_plan_tp_scratch(const gt_layout *layout, int64_t width);
 gt_status gti_step_dropout(const gt_step *step, float p, int k, gt_tensor *y, const gt_tensor *x);
 /* Gradient `index`, or NULL where there is none to compute. */
 gt_tensor *gti_step_grad(const gt_step *step, int index);
+/* Of a parameter with sets_gradient: its gradient is to be written, not added to. */
+bool gti_step_unset(const gt_step *step, int index);
 
 static inline bool gti_layout_cut(const gt_layout *layout)
 {

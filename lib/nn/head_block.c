@@ -5,6 +5,7 @@
 #include "core/fail.h"
 #include "nn/gpt.h"
 #include "parallel/tp_exchange.h"
+#include "ops/linear.h"
 
 enum { S_MEAN, S_RSTD, S_DNORMED };
 enum { W_TP, W_XENT, W_NORMED, W_WHOLE, W_DWHOLE, W_LOGITS, W_ROW, W_ROW_LOGITS };
@@ -24,6 +25,7 @@ static gt_status declare(gt_block *block, gt_param_list *params)
                   .tp_axis = 0,
                   .init = GT_INIT_NORMAL,
                   .std = gpt->init_std,
+                  .sets_gradient = true,
                   .tied_to = gpt->config.untied ? NULL : "embed.tokens"};
     GT_TRY(gti_norm_declare(gpt, params, "norm.weight", "norm.bias"));
     return gt_param_add(params, &p);
@@ -134,11 +136,15 @@ static gt_status chunk_gradients(chunk_job *job, const gt_tensor *dlogits, const
                              step->layout->no_overlap ? NULL : &job->reducing));
     }
     gt_tensor *dw = gti_step_grad(step, index);
-    if (dw == NULL || gt_tensor_numel(dlogits) == 0) {
+    bool unset = first == 0 && gti_step_unset(step, index);
+    if (dw == NULL) {
         return GT_OK;
     }
-    return gt_linear_backward(step->ctx, NULL, dw, NULL, dlogits, x, &step->params[index],
-                              step->stream);
+    if (gt_tensor_numel(dlogits) == 0) {
+        return unset ? gt_fill(step->ctx, dw, 0.0, step->stream) : GT_OK;
+    }
+    return gti_linear_backward(step->ctx, NULL, dw, unset, NULL, dlogits, x, &step->params[index],
+                               step->stream);
 }
 
 static gt_status all_chunks(chunk_job *job)

@@ -25,6 +25,14 @@ static gt_tensor *grad(const pass *p, gti_layer_param which)
     return p->weight ? gti_transformer_grad(p->gpt, p->step, which) : NULL;
 }
 
+/* For the linear layer whose weight this is. */
+static gt_tp tp_of(const pass *p, gti_layer_param which)
+{
+    gt_tp tp = p->tp;
+    tp.dw_unset = gti_step_unset(p->step, gti_transformer_param(p->gpt, which));
+    return tp;
+}
+
 static const gt_tensor *weight(const pass *p, gti_layer_param which)
 {
     return gti_transformer_weight(p->gpt, p->step, which);
@@ -84,12 +92,13 @@ static gt_status feed_forward_backward(const pass *p, gt_tensor *dsum, const gt_
     gt_tensor *dnormed = either(p, GTI_S_DNORMED2, GTI_W_DNORMED);
     const gt_tensor *ddown;
     GT_TRY(through_dropout(p, 1, GTI_S_DDOWN, dout, &ddown));
-    GT_TRY(gt_tp_row_backward(&p->tp, p->input ? dact : NULL, grad(p, GTI_DOWN),
+    gt_tp down = tp_of(p, GTI_DOWN), up = tp_of(p, GTI_UP);
+    GT_TRY(gt_tp_row_backward(&down, p->input ? dact : NULL, grad(p, GTI_DOWN),
                               grad(p, GTI_DOWN_BIAS), ddown, gt_saved_tensor(p->saved, GTI_S_ACT),
                               weight(p, GTI_DOWN), p->step->stream));
     GT_TRY(activation_backward(p, dpre, dact));
     GT_TRY(gt_tp_column_backward(
-        &p->tp, p->input ? dnormed : NULL, grad(p, GTI_UP), grad(p, GTI_UP_BIAS), dpre,
+        &up, p->input ? dnormed : NULL, grad(p, GTI_UP), grad(p, GTI_UP_BIAS), dpre,
         gt_saved_tensor(p->saved, GTI_S_NORMED2), weight(p, GTI_UP), p->step->stream));
     return norm_backward(p, GTI_NORM2, dsum, dnormed, dout, gt_saved_tensor(p->saved, GTI_S_SUM));
 }
@@ -104,7 +113,8 @@ static gt_status attention_backward(const pass *p, gt_tensor *din, const gt_tens
     gt_tensor *dnormed = either(p, GTI_S_DNORMED1, GTI_W_DNORMED);
     const gt_tensor *attended = gt_saved_tensor(p->saved, GTI_S_ATTENDED), *dout;
     GT_TRY(through_dropout(p, 0, GTI_S_DOUT, dsum, &dout));
-    GT_TRY(gt_tp_row_backward(&p->tp, p->input ? dattended : NULL, grad(p, GTI_OUT),
+    gt_tp out = tp_of(p, GTI_OUT), qkv = tp_of(p, GTI_QKV);
+    GT_TRY(gt_tp_row_backward(&out, p->input ? dattended : NULL, grad(p, GTI_OUT),
                               grad(p, GTI_OUT_BIAS), dout, attended, weight(p, GTI_OUT),
                               step->stream));
     if (p->input) {
@@ -114,7 +124,7 @@ static gt_status attention_backward(const pass *p, gt_tensor *din, const gt_tens
         GT_TRY(gti_transformer_rope(p->gpt, step, dqkv, true));
     }
     GT_TRY(gt_tp_column_backward(
-        &p->tp, p->input ? dnormed : NULL, grad(p, GTI_QKV), grad(p, GTI_QKV_BIAS), dqkv,
+        &qkv, p->input ? dnormed : NULL, grad(p, GTI_QKV), grad(p, GTI_QKV_BIAS), dqkv,
         gt_saved_tensor(p->saved, GTI_S_NORMED1), weight(p, GTI_QKV), step->stream));
     return norm_backward(p, GTI_NORM1, din, dnormed, dsum, in);
 }

@@ -35,6 +35,7 @@ static gt_status add_weight(gt_param_list *params, const gti_gpt *gpt, gt_param 
 {
     p.ndim = 2;
     p.init = GT_INIT_NORMAL;
+    p.sets_gradient = true;
     GT_TRY(gt_param_add(params, &p));
     if (gpt->llama) {
         return GT_OK;
@@ -46,6 +47,7 @@ static gt_status add_weight(gt_param_list *params, const gti_gpt *gpt, gt_param 
     p.init = GT_INIT_CONSTANT;
     p.std = 0.0f;
     p.no_decay = true;
+    p.sets_gradient = false;
     if (p.tp_axis != 0) {
         p.tp_axis = GT_REPLICATED;
         p.tp_unit = 0;

@@ -5,6 +5,7 @@
 
 #include "backend/backend.h"
 #include "ops/check.h"
+#include "ops/linear.h"
 
 void gt_gemm_params_init(gt_gemm_params *params, size_t size)
 {
@@ -159,6 +160,13 @@ gt_status gt_linear_backward(gt_context *ctx, gt_tensor *dx, gt_tensor *dw, gt_t
                              const gt_tensor *dy, const gt_tensor *x, const gt_tensor *w,
                              gt_stream *stream)
 {
+    return gti_linear_backward(ctx, dx, dw, false, dbias, dy, x, w, stream);
+}
+
+gt_status gti_linear_backward(gt_context *ctx, gt_tensor *dx, gt_tensor *dw, bool unset,
+                              gt_tensor *dbias, const gt_tensor *dy, const gt_tensor *x,
+                              const gt_tensor *w, gt_stream *stream)
+{
     linear l = {0};
     GT_TRY(check_linear_backward(ctx, &l, dx, dw, dbias, dy, x, w));
     if (gti_present(dx) && l.n > 0 && l.inputs > 0) {
@@ -184,7 +192,7 @@ gt_status gt_linear_backward(gt_context *ctx, gt_tensor *dx, gt_tensor *dw, gt_t
                                      .ldb = l.inputs,
                                      .ldc = l.inputs,
                                      .trans_a = true,
-                                     .beta = 1.0f};
+                                     .beta = unset ? 0.0f : 1.0f};
         GT_TRY(GTI_RUN(ctx, stream, gemm, &args));
     }
     if (gti_present(dbias) && l.outputs > 0 && l.n > 0) {

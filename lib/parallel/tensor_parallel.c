@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/check.h"
+#include "ops/linear.h"
 
 /* One product in flight: out[n,W] = this rank's rows of the sum over ranks of a op(b). */
 typedef struct row_sum {
@@ -215,12 +216,12 @@ static gt_status weight_gradient(const gt_tp *tp, gt_tensor *dw, gt_tensor *dbia
                                  gt_stream *stream)
 {
     if ((dw == NULL && dbias == NULL) || gt_tensor_numel(dy) == 0) {
-        return GT_OK;
+        return dw == NULL || !tp->dw_unset ? GT_OK : gt_fill(tp->ctx, dw, 0.0, stream);
     }
     if (dw == NULL || gt_tensor_numel(w) == 0) {
         return dbias == NULL ? GT_OK : gt_bias_grad(tp->ctx, dbias, dy, stream);
     }
-    return gt_linear_backward(tp->ctx, NULL, dw, dbias, dy, x, w, stream);
+    return gti_linear_backward(tp->ctx, NULL, dw, tp->dw_unset, dbias, dy, x, w, stream);
 }
 
 static const gt_tensor *wanted(const gt_tensor *t)

@@ -30,10 +30,11 @@ enum { LAYOUT_TRAIN = 0, LAYOUT_GENERATE, LAYOUT_COUNT };
 /* A distinct parameter of the model (a tied one appears once). */
 struct model_param {
     char name[GTI_NAME_MAX];
-    gt_param decl;    /* strings point into the block's list */
-    int block;        /* that declares it                    */
-    bool shared;      /* other blocks are tied to it         */
-    int unit, tensor; /* on this rank, or -1              */
+    gt_param decl;      /* strings point into the block's list */
+    int block;          /* that declares it                    */
+    bool shared;        /* other blocks are tied to it         */
+    bool sets_gradient; /* a block that uses it does           */
+    int unit, tensor;   /* on this rank, or -1              */
 };
 
 struct engine_block {
@@ -47,6 +48,7 @@ struct engine_block {
     bool local;
     int *units, unit_count;
     gt_tensor *params, *grads; /* [declared] views, valid during a call */
+    bool *unset;               /* [declared] gradients that hold nothing yet */
     gt_tensor *workspace[LAYOUT_COUNT], *constants[LAYOUT_COUNT];
 };
 

@@ -95,11 +95,18 @@ static gt_status release(gt_trainer *t, struct engine_block *b)
     return GT_OK;
 }
 
-static gt_status open_gradients(gt_trainer *t, struct engine_block *b)
+/* In the forward call of a loss block, else in backward: where the block sets its gradients. A loss
+ * block's backward finds those of its forward, or of nobody where the unit was reduced between. */
+static gt_status open_gradients(gt_trainer *t, struct engine_block *b, bool forward)
 {
     for (int i = 0; i < b->declared.count; i++) {
         const struct model_param *p = &t->params[b->param[i]];
-        GT_TRY(gt_zero_grad(t->zero, p->unit, p->tensor, &b->grads[i]));
+        b->unset[i] = false;
+        if (b->declared.params[i].sets_gradient && b->block->ops->is_loss == forward) {
+            GT_TRY(gt_zero_grad_unset(t->zero, p->unit, p->tensor, &b->grads[i], &b->unset[i]));
+        } else {
+            GT_TRY(gt_zero_grad(t->zero, p->unit, p->tensor, &b->grads[i]));
+        }
         if (b->grads[i].data != NULL) {
             GT_TRY(view_as_declared(t, &b->declared.params[i], &b->grads[i]));
         }
@@ -111,6 +118,7 @@ static void no_gradients(struct engine_block *b)
 {
     for (int i = 0; i < b->declared.count; i++) {
         b->grads[i] = (gt_tensor){0};
+        b->unset[i] = false;
     }
 }
 
@@ -203,6 +211,7 @@ static gt_status prepare(gt_trainer *t, struct engine_block *b, int microbatch, 
         .cp = t->cp,
         .params = b->params,
         .grads = b->grads,
+        .unset = b->unset,
         .workspace = b->workspace[t->mode],
         .constants = b->constants[t->mode],
         .tokens = &call->tokens,
@@ -255,7 +264,7 @@ static gt_status forward_block(gt_trainer *t, struct engine_block *b, int microb
     GT_TRY(prepare(t, b, microbatch, &call));
     call.step.recomputing = recomputing;
     if (b->block->ops->is_loss && t->training) {
-        GT_TRY(open_gradients(t, b));
+        GT_TRY(open_gradients(t, b, true));
     } else {
         no_gradients(b);
     }
@@ -322,7 +331,7 @@ static gt_status backward_block(gt_trainer *t, struct chunk *c, struct slot *s, 
     struct call call;
     GT_TRY(prepare(t, b, s->microbatch, &call));
     if (parts & GT_BACKWARD_WEIGHT) {
-        GT_TRY(open_gradients(t, b));
+        GT_TRY(open_gradients(t, b, false));
     } else {
         no_gradients(b);
     }

@@ -196,7 +196,8 @@ static gt_status allocate_block(gt_trainer *t, struct engine_block *b)
     size_t n = (size_t)b->declared.count + 1;
     b->params = calloc(n, sizeof(gt_tensor));
     b->grads = calloc(n, sizeof(gt_tensor));
-    if (b->params == NULL || b->grads == NULL) {
+    b->unset = calloc(n, sizeof(bool));
+    if (b->params == NULL || b->grads == NULL || b->unset == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "no host memory for the tensors of %s", b->block->name);
     }
     for (int which = 0; which < LAYOUT_COUNT; which++) {
@@ -355,6 +356,7 @@ static void free_block(gt_trainer *t, struct engine_block *b)
     free(b->units);
     free(b->params);
     free(b->grads);
+    free(b->unset);
 }
 
 void gti_trainer_free_memory(gt_trainer *t)

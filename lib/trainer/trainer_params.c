@@ -57,10 +57,15 @@ static gt_status add_params(gt_trainer *t, struct engine_block *b)
         const gt_param *decl = &b->declared.params[i];
         if (decl->tied_to != NULL) {
             GT_TRY(resolve_tie(t, b, decl, &b->param[i]));
+            t->params[b->param[i]].sets_gradient |= decl->sets_gradient;
             continue;
         }
         struct model_param *p = &t->params[t->param_count];
-        *p = (struct model_param){.decl = *decl, .block = b->index, .unit = -1, .tensor = -1};
+        *p = (struct model_param){.decl = *decl,
+                                  .block = b->index,
+                                  .sets_gradient = decl->sets_gradient,
+                                  .unit = -1,
+                                  .tensor = -1};
         snprintf(p->name, sizeof(p->name), "%s.%s", b->block->name, decl->name);
         if (gti_trainer_find_param(t, p->name) >= 0) {
             return GT_FAIL(GT_ERR_ARGUMENT, "two parameters are named %s", p->name);
@@ -160,6 +165,7 @@ static gt_zero_tensor describe(const gt_trainer *t, const struct model_param *p,
     gt_zero_tensor z = {.name = p->name,
                         .numel = gti_param_local_numel(&p->decl, tp, rank),
                         .frozen = p->decl.frozen,
+                        .sets_gradient = p->sets_gradient,
                         .norm_weight = copy ? 0.0 : 1.0};
     group_scales(t, p, &z);
     if (p->decl.tp_axis == GT_REPLICATED) {

@@ -99,23 +99,62 @@ static gt_status take_buffer(gt_zero *zero, struct zero_unit *u)
     return gti_zero_pool_take(zero, &zero->grad_pool, bytes, &u->grad_buffer);
 }
 
+static gt_status clear(gt_zero *zero, const struct zero_unit *u, int64_t from, int64_t to)
+{
+    gt_tensor full = full_gradient(zero, u), range;
+    if (to <= from) {
+        return GT_OK;
+    }
+    GT_TRY(gt_tensor_slice(&range, &full, from, to - from));
+    return gt_fill(zero->ctx, &range, 0.0, NULL);
+}
+
 static gt_status open_gradients(gt_zero *zero, struct zero_unit *u)
 {
     if (zero->stage >= 2) {
         GT_TRY(complete_reduce(zero, u));
         GT_TRY(take_buffer(zero, u));
     }
-    gt_tensor full = full_gradient(zero, u);
-    GT_TRY(gt_fill(zero->ctx, &full, 0.0, NULL));
+    int64_t from = 0; /* what lies between tensors that backward sets is cleared, padding too */
+    for (int i = 0; i < u->count; i++) {
+        struct zero_tensor *t = &u->tensors[i];
+        t->unset = t->sets_gradient;
+        if (t->unset) {
+            GT_TRY(clear(zero, u, from, t->offset));
+            from = t->offset + t->numel;
+        }
+    }
+    GT_TRY(clear(zero, u, from, u->padded));
     u->grad_open = true;
+    return GT_OK;
+}
+
+/* Tensors that backward was to set, and did not. */
+static gt_status clear_unset(gt_zero *zero, struct zero_unit *u)
+{
+    for (int i = 0; i < u->count; i++) {
+        struct zero_tensor *t = &u->tensors[i];
+        if (t->unset) {
+            GT_TRY(clear(zero, u, t->offset, t->offset + t->numel));
+            t->unset = false;
+        }
+    }
     return GT_OK;
 }
 
 gt_status gt_zero_grad(gt_zero *zero, int unit, int tensor, gt_tensor *out)
 {
+    bool unset = false;
+    GT_TRY(gt_zero_grad_unset(zero, unit, tensor, out, &unset));
+    return unset ? gt_fill(zero->ctx, out, 0.0, NULL) : GT_OK;
+}
+
+gt_status gt_zero_grad_unset(gt_zero *zero, int unit, int tensor, gt_tensor *out, bool *unset)
+{
+    *unset = false;
     GT_TRY(gti_zero_unit_check(zero, unit, tensor));
     struct zero_unit *u = &zero->units[unit];
-    const struct zero_tensor *t = &u->tensors[tensor];
+    struct zero_tensor *t = &u->tensors[tensor];
     if (u->reduced_last) {
         return GT_FAIL(GT_ERR_STATE, "gt_zero_grad of unit %s after its last reduce of the step",
                        u->name);
@@ -130,6 +169,8 @@ gt_status gt_zero_grad(gt_zero *zero, int unit, int tensor, gt_tensor *out)
     if (!u->grad_open) {
         GT_TRY(gti_zero_fail(zero, open_gradients(zero, u)));
     }
+    *unset = t->unset;
+    t->unset = false;
     gt_tensor full = full_gradient(zero, u);
     return gt_tensor_slice(out, &full, t->offset, t->numel);
 }
@@ -195,6 +236,7 @@ static gt_status reduce(gt_zero *zero, int unit, bool last)
     if (!u->grad_open) { /* not used here; the other ranks may have used it */
         GT_TRY(open_gradients(zero, u));
     }
+    GT_TRY(clear_unset(zero, u));
     u->reduced_last = last;
     if (u->partial > 0) {
         gt_tensor full = full_gradient(zero, u), head;

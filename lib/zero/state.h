@@ -35,6 +35,8 @@ struct zero_tensor {
     int64_t counted; /* leading elements that the norm counts */
     float lr_scale, decay_scale;
     bool frozen, partial;
+    bool sets_gradient; /* cleared when asked for, not with its unit */
+    bool unset;         /* and has not been yet                      */
     double norm_weight;
 };
 

@@ -199,6 +199,7 @@ gt_status gt_zero_add_unit(gt_zero *zero, const char *name, int count,
         t->frozen = tensors[i].frozen;
         t->norm_weight = tensors[i].norm_weight;
         t->partial = tensors[i].partial && !tensors[i].frozen && zero->params.model_comm != NULL;
+        t->sets_gradient = tensors[i].sets_gradient && !tensors[i].frozen && !t->partial;
     }
     lay_out(zero, u);
     if (unit != NULL) {

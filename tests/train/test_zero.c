@@ -26,6 +26,8 @@ static gt_zero_params params_of(int stage, gt_dtype dtype)
     return p;
 }
 
+enum { SETS = 1 }; /* the tensor of each unit whose gradient is set, not added to */
+
 static gt_zero *make(gt_comm *world, gt_context *ctx, const gt_zero_params *p)
 {
     gt_zero *z = NULL;
@@ -40,6 +42,7 @@ static gt_zero *make(gt_comm *world, gt_context *ctx, const gt_zero_params *p)
                                     .numel = lengths[u][i],
                                     .lr_scale = 1.0f,
                                     .decay_scale = 1.0f,
+                                    .sets_gradient = i == SETS,
                                     .norm_weight = 1.0};
         }
         TH_OK(gt_zero_add_unit(z, unit, 3, t, NULL, NULL));
@@ -156,11 +159,20 @@ static void add_gradient(gt_zero *z, gt_context *ctx, int u, int rank, double fa
 {
     for (int t = 0; t < 3; t++) {
         gt_tensor g, ones;
-        TH_OK(gt_zero_grad(z, u, t, &g));
+        bool unset;
+        TH_OK(gt_zero_grad_unset(z, u, t, &g, &unset));
+        TH_TRUE(!unset || t == SETS);
         int64_t n = gt_tensor_numel(&g);
+        float one = (float)(factor * (rank + 1) * (t + 1));
+        if (unset) {
+            TH_OK(gt_fill(ctx, &g, one, NULL));
+            TH_OK(gt_zero_grad_unset(z, u, t, &g, &unset));
+            TH_TRUE(!unset); /* once */
+            continue;
+        }
         TH_OK(gt_tensor_alloc(ctx, &ones, GT_MEM_OTHER, GT_F32, 1, &n));
         TH_OK(gt_fill(ctx, &ones, 1.0, NULL));
-        TH_OK(gt_axpby(ctx, &g, &ones, (float)(factor * (rank + 1) * (t + 1)), 1.0f, NULL));
+        TH_OK(gt_axpby(ctx, &g, &ones, one, 1.0f, NULL));
         gt_tensor_free(ctx, &ones);
     }
 }
@@ -304,7 +316,11 @@ static void nonfinite(gt_comm *world, gt_context *ctx, void *user)
     gt_zero_params p = params_of(2, GT_F32);
     gt_zero *z = make(world, ctx, &p);
     gt_tensor g;
-    TH_OK(gt_zero_grad(z, 1, 1, &g));
+    bool unset;
+    TH_OK(gt_zero_grad_unset(z, 0, SETS, &g, &unset));
+    TH_TRUE(unset);
+    TH_OK(gt_fill(ctx, &g, 0.0, NULL));
+    TH_OK(gt_zero_grad(z, 1, SETS, &g)); /* clears it */
     if (gt_comm_rank(world) == gt_comm_size(world) - 1) {
         TH_OK(gt_fill(ctx, &g, INFINITY, NULL));
     }
