@@ -4,6 +4,7 @@
  * whichever allocation it was. Nobody waits for the time limit, which would be a timeout's
  * sentence.
  */
+#include <pthread.h>
 #include <stdio.h>
 
 #include <geektrain/mesh.h>
@@ -22,6 +23,7 @@ typedef struct scene {
     int victim;
     long nth;
     gt_local_world *world;
+    pthread_barrier_t created;
     gt_status status[RANKS_MAX];
     char sentence[RANKS_MAX][256];
     bool failed; /* an allocation did */
@@ -134,6 +136,7 @@ static void rank_body(int rank, int size, void *user)
     bool armed = rank == s->victim;
     if (s->call != NULL) {
         TH_OK(gt_comm_create(&c, h.ctx, &p));
+        pthread_barrier_wait(&s->created); /* else the victim's failure meets others in there */
     }
     th_host_fail_at(armed ? s->nth : 0);
     gt_status st = s->call != NULL ? s->call(c, &h) : gt_comm_create(&c, h.ctx, &p);
@@ -174,7 +177,9 @@ static void sweep(int size, int victim, const char *device, const char *name, ca
     for (long nth = 1; failed; nth++) {
         scene s = {.call = call, .device = device, .victim = victim, .nth = nth};
         TH_OK(gt_local_world_create(&s.world, size));
+        pthread_barrier_init(&s.created, NULL, (unsigned)size);
         th_threads(size, rank_body, &s);
+        pthread_barrier_destroy(&s.created);
         gt_local_world_destroy(&s.world);
         check_ranks(&s, size, name);
         failed = s.failed;
