@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <geektrain/pipeline.h>
+#include <geektrain/schedule.h>
 
 static int usage(void)
 {

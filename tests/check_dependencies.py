@@ -19,9 +19,9 @@ LAYERS = [
     ["backend"],
     ["comm"],
     ["ops"],
-    ["data", "config"],
-    ["optim"],
-    ["monitor", "parallel"],
+    ["data", "config", "mesh"],
+    ["optim", "schedule", "params"],
+    ["monitor", "pipeline", "tensor_parallel"],
     ["zero"],
     ["nn"],
     ["trainer"],
@@ -34,9 +34,8 @@ PUBLIC = {
     "comm.h": "comm", "ops.h": "ops", "config.h": "config", "data.h": "data",
     "monitor.h": "monitor", "optim.h": "optim",
     "step.h": "optim",
-    "mesh.h": "parallel", "block.h": "parallel", "pipeline.h": "parallel",
-    "tensor_parallel.h": "parallel",
-    "zero.h": "zero", "model.h": "nn", "trainer.h": "trainer", "geektrain.h": "trainer",
+    "mesh.h": "mesh", "params.h": "params", "schedule.h": "schedule", "pipeline.h": "pipeline",
+    "tensor_parallel.h": "tensor_parallel", "zero.h": "zero", "block.h": "nn", "model.h": "nn", "trainer.h": "trainer", "geektrain.h": "trainer",
 }
 
 # Foreign header (a regular expression) -> where it may appear.

@@ -6,12 +6,13 @@
  *   status.h   error codes and sentences          context.h  device, streams, memory
  *   tensor.h   views of memory                    ops.h      operations on tensors
  *   comm.h     collectives                        mesh.h     the world as pp x dp x cp x tp
- *   block.h    blocks of a model, yours too       model.h    GPT-2 and Llama blocks
+ *   params.h   parameters                         block.h    blocks of a model, yours too
+ *   model.h    GPT-2 and Llama blocks
  *   zero.h     sharded state                      optim.h    learning rate, loss scaler
  *   config.h   JSON configuration                 data.h     token files
- *   pipeline.h schedules, executor                tensor_parallel.h  cut layers, as primitives
+ *   schedule.h pipeline schedules as data         pipeline.h their executor
  *   step.h     what a step reports                monitor.h  progress line, metrics.jsonl
- *   trainer.h  the step engine
+ *   trainer.h  the step engine                    tensor_parallel.h  cut layers, as primitives
  * docs/ has a guide to each of the larger ones, and numerics.md on who sums what in which order.
  *
  * Conventions. Fallible calls return gt_status and write outputs only on success. gt_x_create gives
@@ -30,11 +31,13 @@
 #include <geektrain/ops.h>
 #include <geektrain/comm.h>
 #include <geektrain/mesh.h>
+#include <geektrain/params.h>
 #include <geektrain/block.h>
 #include <geektrain/config.h>
 #include <geektrain/optim.h>
 #include <geektrain/data.h>
 #include <geektrain/model.h>
+#include <geektrain/schedule.h>
 #include <geektrain/pipeline.h>
 #include <geektrain/tensor_parallel.h>
 #include <geektrain/zero.h>

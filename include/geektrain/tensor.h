@@ -52,6 +52,13 @@ typedef struct gt_tensor {
     int64_t shape[GT_MAX_DIMS];
 } gt_tensor;
 
+/* What a tensor will be, before any memory exists. */
+typedef struct gt_shape {
+    gt_dtype dtype;
+    int ndim;
+    int64_t dims[GT_MAX_DIMS];
+} gt_shape;
+
 /* Bytes of one element; 0 for a value that is not a dtype. */
 GT_API size_t gt_dtype_size(gt_dtype dtype);
 /* "f32", "bf16", ...; never NULL. */

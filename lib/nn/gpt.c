@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
-#include "parallel/tp_exchange.h"
+#include "tensor_parallel/tp_exchange.h"
 
 gt_tp gt_step_tp(const gt_step *step, const gt_tensor *scratch)
 {

@@ -4,7 +4,7 @@
  * normed input, and the head weight's gradient. backward is left with the norm. */
 #include "core/fail.h"
 #include "nn/gpt.h"
-#include "parallel/tp_exchange.h"
+#include "tensor_parallel/tp_exchange.h"
 #include "ops/linear.h"
 
 enum { S_MEAN, S_RSTD, S_DNORMED };

@@ -6,7 +6,7 @@
 
 #include "core/fail.h"
 #include "core/tensor.h"
-#include "parallel/param_layout.h"
+#include "params/param_layout.h"
 
 enum { REGION_ALIGN = 64 };
 

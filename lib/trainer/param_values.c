@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "parallel/param_layout.h"
+#include "params/param_layout.h"
 
 /* The Philox stream of a parameter depends on its name alone, so on no layout. */
 static uint64_t name_hash(const char *name)

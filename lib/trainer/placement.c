@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "parallel/param_layout.h"
+#include "params/param_layout.h"
 #include "trainer/engine.h"
 
 gt_status gti_trainer_make_schedule(gt_trainer *t, const gt_stage_cost *cost)

@@ -3,7 +3,7 @@
 #include "trainer/engine.h"
 
 #include "core/fail.h"
-#include "parallel/param_layout.h"
+#include "params/param_layout.h"
 
 /* ---- slots ------------------------------------------------------------------------------------
  */

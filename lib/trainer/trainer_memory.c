@@ -8,7 +8,7 @@
 #include "backend/backend.h"
 #include "core/env.h"
 #include "core/fail.h"
-#include "parallel/param_layout.h"
+#include "params/param_layout.h"
 
 static gt_status plan_block(gt_trainer *t, int index, int which, gt_plan *before)
 {

@@ -10,7 +10,7 @@
 
 #include "core/fail.h"
 #include "core/tensor.h"
-#include "parallel/param_layout.h"
+#include "params/param_layout.h"
 
 static const char *param_name(const void *t, int index)
 {

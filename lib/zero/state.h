@@ -11,7 +11,7 @@
 #define GTI_ZERO_STATE_H
 
 #include <geektrain/zero.h>
-#include <geektrain/block.h>
+#include <geektrain/params.h>
 
 #define GTI_ZERO_ALIGN 16 /* elements: 64 bytes of f32, 32 of bf16 */
 #define GTI_MAX_STATES 3

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "parallel/param_layout.h"
+#include "params/param_layout.h"
 
 static int comm_size(gt_comm *c)
 {

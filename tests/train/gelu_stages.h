@@ -7,6 +7,7 @@
 #define TESTS_GELU_STAGES_H
 
 #include <geektrain/pipeline.h>
+#include <geektrain/ops.h>
 
 #include "ranks.h"
 

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include <geektrain/pipeline.h>
+#include <geektrain/schedule.h>
 
 #include "train/layout_run.h"
 #include "train/probe_blocks.h"

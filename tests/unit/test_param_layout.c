@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "parallel/param_layout.h"
+#include "params/param_layout.h"
 
 static gt_param qkv(int64_t heads, int64_t kv_heads, int64_t d, int64_t c)
 {

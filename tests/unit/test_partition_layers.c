@@ -2,7 +2,7 @@
  * Layers over pipeline stages: none lost, none twice, whatever the numbers. */
 #include "harness.h"
 
-#include <geektrain/pipeline.h>
+#include <geektrain/schedule.h>
 
 static void check_cut(const int *first, int layers, int stages)
 {

@@ -3,7 +3,7 @@
  * the validator must refuse. */
 #include "harness.h"
 
-#include <geektrain/pipeline.h>
+#include <geektrain/schedule.h>
 
 static const gt_stage_cost unit = {1, 1, 1, 0, 0};
 

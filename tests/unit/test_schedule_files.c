@@ -4,7 +4,7 @@
 
 #include "harness.h"
 
-#include <geektrain/pipeline.h>
+#include <geektrain/schedule.h>
 
 static const gt_stage_cost unit = {1, 1, 1, 0, 0};
 
