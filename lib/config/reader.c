@@ -10,6 +10,7 @@
 
 #include "config/reading.h"
 #include "core/fail.h"
+#include "core/file.h"
 #include "core/log.h"
 
 enum { MAX_BYTES = 1 << 20 };
@@ -246,7 +247,7 @@ gt_status gt_config_parse(gt_config *out, gt_context *ctx, const char *text, siz
 
 static gt_status read_file(const char *path, char **text, size_t *length)
 {
-    FILE *file = fopen(path, "rb");
+    FILE *file = gti_fopen(path, "r");
     if (file == NULL) {
         return GT_FAIL(GT_ERR_IO, "cannot open %s: %s", path, strerror(errno));
     }

@@ -5,6 +5,8 @@
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
 
+#include "core/file.h"
+
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -14,7 +16,7 @@ static size_t smaller(size_t a, size_t b)
 static size_t group_limit(void)
 {
     size_t limit = (size_t)-1;
-    FILE *file = fopen("/sys/fs/cgroup/memory.max", "re");
+    FILE *file = gti_fopen("/sys/fs/cgroup/memory.max", "r");
     if (file != NULL) {
         if (fscanf(file, "%zu", &limit) != 1) {
             limit = (size_t)-1;

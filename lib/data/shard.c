@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "core/fail.h"
+#include "core/file.h"
 
 /* llm.c: int32 header[256] = {magic, version, tokens, 0...}, then the tokens. */
 enum {
@@ -22,7 +23,7 @@ enum {
 
 gt_status gti_map_file(gti_mapping *out, const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = gti_open(path, O_RDONLY, 0);
     if (fd < 0) {
         return GT_FAIL(GT_ERR_IO, "cannot open %s: %s", path, strerror(errno));
     }

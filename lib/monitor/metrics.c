@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/file.h"
 
 gt_status gti_metrics_open(gti_metrics *m, const char *directory, bool append)
 {
@@ -15,7 +16,7 @@ gt_status gti_metrics_open(gti_metrics *m, const char *directory, bool append)
         return GT_FAIL(GT_ERR_IO, "the run directory's name has more than %zu bytes",
                        sizeof m->path);
     }
-    m->file = fopen(m->path, append ? "ae" : "we");
+    m->file = gti_fopen(m->path, append ? "a" : "w");
     if (m->file == NULL) {
         return GT_FAIL(GT_ERR_IO, "cannot write %s: %s", m->path, strerror(errno));
     }

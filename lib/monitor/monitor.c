@@ -13,6 +13,7 @@
 
 #include "core/env.h"
 #include "core/fail.h"
+#include "core/file.h"
 #include "core/params.h"
 #include "monitor/metrics.h"
 #include "monitor/progress.h"
@@ -72,7 +73,7 @@ static gt_status write_config(const char *directory, const gt_config *config)
     GT_TRY(gt_config_to_json(config, &json));
     snprintf(path, sizeof path, "%s/config.json", directory);
     errno = 0;
-    FILE *f = fopen(path, "we");
+    FILE *f = gti_fopen(path, "w");
     bool good = f != NULL && fprintf(f, "%s\n", json) > 0;
     good = f != NULL && fclose(f) == 0 && good;
     free(json);

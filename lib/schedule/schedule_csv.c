@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/file.h"
 #include "schedule/schedule.h"
 
 static const char *const cell_kinds[GT_ACTION_KIND_COUNT] = {
@@ -138,7 +139,7 @@ static gt_status read_line(sheet *t, char *line)
 
 static gt_status read_sheet(sheet *t)
 {
-    FILE *f = fopen(t->path, "r");
+    FILE *f = gti_fopen(t->path, "r");
     if (!f) {
         return GT_FAIL(GT_ERR_IO, "cannot open the schedule %s: %s", t->path, strerror(errno));
     }
@@ -265,7 +266,7 @@ gt_status gt_schedule_write_csv(const gt_schedule *s, const char *path, bool wit
     if (!s || !path) {
         return GT_FAIL(GT_ERR_ARGUMENT, "gt_schedule_write_csv: schedule or path is NULL");
     }
-    FILE *f = fopen(path, "w");
+    FILE *f = gti_fopen(path, "w");
     if (!f) {
         return GT_FAIL(GT_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/file.h"
 #include "schedule/schedule.h"
 
 #define LANE 30        /* height of a rank's lane                        */
@@ -146,7 +147,7 @@ gt_status gt_schedule_write_svg(const gt_schedule *s, const gt_stage_cost *cost,
     }
     gti_play play;
     GT_TRY(gti_play_finished(&play, s, cost, costs));
-    FILE *f = fopen(path, "w");
+    FILE *f = gti_fopen(path, "w");
     gt_status st = GT_OK;
     if (!f) {
         st = GT_FAIL(GT_ERR_IO, "cannot write %s: %s", path, strerror(errno));

@@ -18,13 +18,14 @@
 #include <unistd.h>
 
 #include "core/fail.h"
+#include "core/file.h"
 
 static gt_status open_file(gt_zero *zero, size_t bytes, int *out)
 {
     char path[GT_PATH_MAX + 64];
     const char *dir = zero->offload_path[0] ? zero->offload_path : ".";
     snprintf(path, sizeof(path), "%s/geektrain-optimizer-XXXXXX", dir);
-    int fd = mkstemp(path);
+    int fd = gti_descriptor(mkostemp(path, O_CLOEXEC));
     if (fd < 0) {
         return GT_FAIL(GT_ERR_IO, "cannot create a file for the optimizer state in %s: %s", dir,
                        strerror(errno));

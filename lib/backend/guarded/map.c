@@ -9,6 +9,7 @@
 
 #include "backend/guarded/guarded.h"
 #include "core/fail.h"
+#include "core/file.h"
 
 /* [closed, closed + span) has no access rights; open + page, for span bytes, is the same memory,
  * between two pages without access. The data lies at its end, `offset` bytes in, so that running
@@ -91,7 +92,7 @@ static range *create_range(size_t bytes)
     r->bytes = bytes;
     r->span = bytes == 0 ? page : (bytes + page - 1) / page * page;
     r->offset = r->span - (bytes == 0 ? 64 : (bytes + 63) / 64 * 64);
-    int file = memfd_create("geektrain-guarded", MFD_CLOEXEC);
+    int file = gti_descriptor(memfd_create("geektrain-guarded", MFD_CLOEXEC));
     bool ok = file >= 0 && map_twice(r, file);
     if (file >= 0) {
         close(file);
