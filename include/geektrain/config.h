@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Configuration: a DeepSpeed-style JSON file, with sections of our own: mesh, model, data.
+ * Configuration: a DeepSpeed-style JSON file, with sections of our own: mesh, model, data, train,
+ * and keys of our own in checkpoint.
  *
  * DeepSpeed's keys keep their names, meaning and defaults unless docs/config.md says otherwise;
  * comments, trailing commas and integers written as 5e8 are read. An unknown key is an error that
@@ -40,6 +41,8 @@ typedef enum gt_schedule_type {
 typedef enum gt_offload { GT_OFFLOAD_NONE = 0, GT_OFFLOAD_CPU, GT_OFFLOAD_FILE } gt_offload;
 
 #define GT_MAX_GROUPS 16
+#define GT_PATTERN_MAX 128
+#define GT_MAX_FROZEN 32
 
 typedef struct gt_param_group { /* by name pattern (fnmatch), later ones win */
     char pattern[GT_NAME_MAX];
@@ -130,6 +133,15 @@ typedef struct gt_train_config {
     float temperature;
 } gt_train_config;
 
+typedef struct gt_checkpoint_config {
+    char directory[GT_PATH_MAX]; /* "": none are written                                          */
+    int64_t interval;   /* steps between checkpoints; 0: not by steps                     */
+    double minutes;     /* between checkpoints; 0: not by time                            */
+    int64_t keep;       /* the newest so many stay; 0: all                                */
+    int64_t keep_every; /* those of steps that it divides stay too; 0: none               */
+    bool async;         /* written while training goes on                                 */
+} gt_checkpoint_config;
+
 typedef struct gt_config {
     size_t struct_size;
     int64_t train_batch, micro_batch, grad_accum; /* 0 = to be derived (gt_config_resolve) */
@@ -139,6 +151,10 @@ typedef struct gt_config {
     gt_dtype communication_dtype; /* of gradients; default f32 for f32, else dtype              */
     gt_dtype accum_dtype;         /* of gradient shards; f32                                     */
     uint64_t seed;                /* initial values, dropout; order of samples (gt_loader_params) */
+    double communication_timeout_s; /* how long a rank waits for another; 0: 600                  */
+    int64_t max_skipped_steps;      /* in a row, then a step is an error; 0: no limit             */
+    int frozen_count;
+    char frozen[GT_MAX_FROZEN][GT_PATTERN_MAX]; /* names (fnmatch) of parameters that stay        */
     gt_optimizer_config optimizer;
     gt_scheduler_config scheduler;
     gt_scaler_config scaler;
@@ -147,6 +163,7 @@ typedef struct gt_config {
     gt_model_config model;
     gt_data_config data;
     gt_train_config train;
+    gt_checkpoint_config checkpoint;
 } gt_config;
 
 /* Every default. */

@@ -56,6 +56,8 @@ void gt_config_init(gt_config *config)
     config->communication_dtype = GT_F32;
     config->accum_dtype = GT_F32;
     config->seed = 1234;
+    config->communication_timeout_s = 600;
+    config->max_skipped_steps = 100;
     optimizer_defaults(&config->optimizer);
     scheduler_defaults(&config->scheduler);
     scaler_defaults(&config->scaler);
@@ -73,4 +75,5 @@ void gt_config_init(gt_config *config)
     config->train.eval_batches = 16;
     config->train.sample_tokens = 256;
     config->train.temperature = 0.8f;
+    config->checkpoint.keep = 2;
 }

@@ -47,9 +47,9 @@ extern const gti_value_type gti_type_bool, gti_type_int, gti_type_int64, gti_typ
     gti_type_off;
 /* Those that stand for more than one field, or need the rest of the document. */
 extern const gti_value_type gti_type_optimizer, gti_type_adam_w_mode, gti_type_betas,
-    gti_type_groups, gti_type_half, gti_type_param_dtype, gti_type_offload, gti_type_cpu_offload,
-    gti_type_offload_param, gti_type_warmup, gti_type_parallel, gti_type_checkpoint_interval,
-    gti_type_pipe_partition;
+    gti_type_groups, gti_type_frozen, gti_type_half, gti_type_param_dtype, gti_type_offload,
+    gti_type_cpu_offload, gti_type_offload_param, gti_type_warmup, gti_type_parallel,
+    gti_type_checkpoint_interval, gti_type_pipe_partition;
 
 const gti_key *gti_key_find(const char *path);
 /* True when some key lies below `path`. */

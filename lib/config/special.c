@@ -245,6 +245,47 @@ static void settle_groups(gti_reading *r)
     }
 }
 
+/* ---- frozen parameters ------------------------------------------------------------------------
+ */
+static void read_frozen(gti_reading *r, const gti_key *key, const char *path, json_object *value)
+{
+    size_t n = json_object_get_type(value) == json_type_array ? json_object_array_length(value)
+                                                              : GT_MAX_FROZEN + 1;
+    if (n > GT_MAX_FROZEN) {
+        char got[80];
+        gti_problem(r, GTI_PROBLEM_VALUE, path, "is %s, wanted a list of at most %d names",
+                    gti_describe(value, got, sizeof got), GT_MAX_FROZEN);
+        return;
+    }
+    char patterns[GT_MAX_FROZEN][GT_PATTERN_MAX];
+    memset(patterns, 0, sizeof patterns);
+    for (size_t i = 0; i < n; i++) {
+        char where[160];
+        snprintf(where, sizeof where, "%s[%zu]", path, i);
+        if (!gti_read_string(r, where, json_object_array_get_idx(value, i), patterns[i],
+                             GT_PATTERN_MAX)) {
+            return;
+        }
+        if (patterns[i][0] == '\0') {
+            gti_problem(r, GTI_PROBLEM_VALUE, where, "is empty, wanted a pattern of names");
+        }
+    }
+    memcpy(r->config.frozen, patterns, sizeof patterns);
+    r->config.frozen_count = (int)n;
+}
+
+static json_object *write_frozen(const gt_config *c, const gti_key *key)
+{
+    if (c->frozen_count == 0) {
+        return NULL;
+    }
+    json_object *list = json_object_new_array();
+    for (int i = 0; i < c->frozen_count; i++) {
+        json_object_array_add(list, json_object_new_string(c->frozen[i]));
+    }
+    return list;
+}
+
 /* ---- offload ----------------------------------------------------------------------------------
  */
 static const char *const devices[] = {"none", "cpu", "nvme", NULL};
@@ -364,6 +405,7 @@ const gti_value_type gti_type_optimizer = {"name", read_optimizer, write_optimiz
 const gti_value_type gti_type_adam_w_mode = {"true or false", read_adam_w_mode, write_adam_w_mode};
 const gti_value_type gti_type_betas = {"list of two", read_betas, write_betas};
 const gti_value_type gti_type_groups = {"list", read_groups, write_groups};
+const gti_value_type gti_type_frozen = {"list of names", read_frozen, write_frozen};
 const gti_value_type gti_type_offload = {"name", read_offload, write_offload};
 const gti_value_type gti_type_cpu_offload = {"true or false", read_cpu_offload, NULL};
 const gti_value_type gti_type_offload_param = {"name", read_offload_param, NULL};

@@ -379,6 +379,49 @@ static void groups_scale_the_optimizers_values(void **state)
            NULL);
 }
 
+static void frozen_is_a_list_of_patterns(void **state)
+{
+    gt_config c;
+    accept(&c, "{frozen: [\"embed.*\", \"*.bias\"]}");
+    assert_int_equal(c.frozen_count, 2);
+    assert_string_equal(c.frozen[0], "embed.*");
+    assert_string_equal(c.frozen[1], "*.bias");
+    assert_int_equal(gt_config_set(&c, ctx, "frozen", "[\"head\"]"), GT_OK);
+    assert_int_equal(c.frozen_count, 1);
+    assert_string_equal(c.frozen[0], "head");
+    assert_string_equal(c.frozen[1], "");
+    assert_int_equal(gt_config_set(&c, ctx, "frozen", "[]"), GT_OK);
+    assert_int_equal(c.frozen_count, 0);
+    refuse("{frozen: \"embed.*\"}", "frozen is \"embed.*\", wanted a list", NULL);
+    refuse("{frozen: [3]}", "frozen[0] is 3, wanted a string", NULL);
+    refuse("{frozen: [\"a\", \"\"]}", "frozen[1] is empty", NULL);
+    char many[600] = "{frozen: [\"a\"";
+    for (int i = 0; i < GT_MAX_FROZEN; i++) {
+        strcat(many, ", \"a\"");
+    }
+    refuse(strcat(many, "]}"), "wanted a list of at most 32", NULL);
+}
+
+static void limits_and_checkpoints(void **state)
+{
+    gt_config c;
+    accept(&c, "{}");
+    assert_true(c.communication_timeout_s == 600 && c.max_skipped_steps == 100);
+    assert_true(c.checkpoint.keep == 2 && c.checkpoint.directory[0] == '\0');
+    accept(&c, "{communication_timeout_s: 2.5, max_skipped_steps: 0, checkpoint: {directory: "
+               "\"runs/a\", interval: 1000, minutes: 0.5, keep: 3, keep_every: 5000, async: true, "
+               "tag_validation: \"Warn\", load_universal: false}}");
+    assert_true(c.communication_timeout_s == 2.5 && c.max_skipped_steps == 0);
+    assert_string_equal(c.checkpoint.directory, "runs/a");
+    assert_true(c.checkpoint.interval == 1000 && c.checkpoint.minutes == 0.5);
+    assert_true(c.checkpoint.keep == 3 && c.checkpoint.keep_every == 5000 && c.checkpoint.async);
+    assert_non_null(strstr(log_text, "checkpoint.tag_validation, checkpoint.load_universal"));
+    refuse("{communication_timeout_s: -1}", "communication_timeout_s is -1, wanted", NULL);
+    refuse("{max_skipped_steps: 1.5}", "max_skipped_steps is 1.5, wanted an integer", NULL);
+    refuse("{checkpoint: {minutes: Infinity\n}}", "checkpoint.minutes is", "wanted");
+    refuse("{checkpoint: {keep: -1}}", "checkpoint.keep is -1, wanted at least 0", NULL);
+}
+
 static void set_overrides_one_value(void **state)
 {
     gt_config c;
@@ -461,7 +504,8 @@ static void json_reads_back_to_the_same_values(void **state)
         "offload_optimizer:"
         " {device: nvme\n nvme_path: /a b\n}}, mesh: {pp: 2, tp: 3, sequence_parallel: true},"
         " model: {layers: 7, dropout: 0.1, type: llama\n}, data: {path: \"a:b*\"}, train: {steps: "
-        "9}}",
+        "9}, frozen: [\"a.*\", \"b\"], max_skipped_steps: 7, communication_timeout_s: 0.1,"
+        "checkpoint: {directory: \"c\", minutes: 1.5, async: true}}",
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         gt_config c, d;
@@ -519,6 +563,8 @@ int main(void)
         cmocka_unit_test(unsupported_features_are_refused_only_when_on),
         cmocka_unit_test(optimizer_names_follow_deepspeed),
         cmocka_unit_test(groups_scale_the_optimizers_values),
+        cmocka_unit_test(frozen_is_a_list_of_patterns),
+        cmocka_unit_test(limits_and_checkpoints),
         cmocka_unit_test(set_overrides_one_value),
         cmocka_unit_test(command_lines_override),
         cmocka_unit_test(json_reads_back_to_the_same_values),
