@@ -130,8 +130,13 @@ GT_API gt_status gt_dropout(gt_context *ctx, gt_tensor *y, const gt_tensor *x,
  * matrix. q, out: [B,Tq,H,D] with row stride; k, v: [B,Tk,Hkv,D]. A tensor's data pointer is its
  * first element; `ld*` are elements between consecutive t, so that the thirds of a packed [B,T,3C]
  * qkv can be passed without copies (0: dense). Query t sees key u if (not causal or kpos[u] <=
- * qpos[t]) and key_mask[b,u] != 0. Queries that see no key give 0 and lse -inf, and zero gradients.
- */
+ * qpos[t]) and kpos[u] >= starts[b,t] and key_mask[b,u] != 0. Queries that see no key give 0 and
+ * lse -inf, and zero gradients.
+ *
+ * starts holds documents packed into one sample apart: with causal and starts[b,t] = the position
+ * at which the document of token t begins, each document is computed as if it were alone, whatever
+ * kpos and qpos the tokens come with. Tiles of keys outside a document cost nothing. gt_rope() and
+ * gt_embedding_forward() count positions from 0 in each document when given them as `rows`. */
 typedef struct gt_attention_params {
     size_t struct_size;
     int64_t b, tq, tk, heads, kv_heads, head_size;
@@ -142,6 +147,7 @@ typedef struct gt_attention_params {
     bool accumulate;              /* backward: dq, dk, dv += instead of =                    */
     const gt_tensor *qpos, *kpos; /* i64 [Tq], [Tk], optional: positions; default the index  */
     const gt_tensor *key_mask;    /* u8 [B,Tk], optional                                     */
+    const gt_tensor *starts;      /* i64 [B,Tq], optional: lowest key position that is seen  */
 } gt_attention_params;
 #define GT_ATTENTION_PARAMS_INIT GT_PARAMS_INIT(gt_attention_params)
 GT_API void gt_attention_params_init(gt_attention_params *params, size_t size);
@@ -161,7 +167,8 @@ GT_API gt_status gt_attention_merge(gt_context *ctx, gt_tensor *out, gt_tensor *
                                     const gt_tensor *part, const gt_tensor *part_lse, int64_t b,
                                     int64_t t, int64_t heads, int64_t head_size, gt_stream *stream);
 /* Rotary position embedding in place (Su et al. 2021), pairs (i, i + D/2), the first `heads` heads
- * of each row of ld elements; freq f32 [D/2]; position = rows[n] % seq; scale multiplies the result
+ * of each row of ld elements; freq f32 [D/2]; position = rows[n] % seq, where rows i64 [N] are
+ * global row numbers or simply the position of each row, below seq; scale multiplies the result
  * (1 but for YaRN). inverse: the gradient. */
 GT_API gt_status gt_rope(gt_context *ctx, gt_tensor *x, const gt_tensor *rows,
                          const gt_tensor *freq, int64_t ld, int64_t heads, int64_t seq, float scale,
@@ -169,7 +176,8 @@ GT_API gt_status gt_rope(gt_context *ctx, gt_tensor *x, const gt_tensor *rows,
 
 /* ---- embedding ------------------------------------------------------------------------------- */
 /* y[N,C] = table[ids[n] - first] (0 outside this shard) + positions[rows[n] % seq] (optional);
- * ids i32 [N] in [0, vocab), rows i64 [N]. seq: positions in the table of the whole model. */
+ * ids i32 [N] in [0, vocab); rows i64 [N]: global row numbers or simply the position of each row,
+ * below seq. */
 typedef struct gt_embedding_params {
     size_t struct_size;
     int64_t first; /* first row of this vocabulary shard */

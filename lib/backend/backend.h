@@ -41,9 +41,9 @@
     X(swiglu_fwd, 2)                                                                               \
     X(swiglu_bwd, 3)                                                                               \
     X(rope, 3)                                                                                     \
-    X(attention_fwd, 8)                                                                            \
+    X(attention_fwd, 9)                                                                            \
     X(attention_merge, 4)                                                                          \
-    X(attention_bwd, 12)                                                                           \
+    X(attention_bwd, 13)                                                                           \
     X(embedding_fwd, 5)                                                                            \
     X(embedding_bwd, 5)                                                                            \
     X(xent, 4)                                                                                     \
@@ -158,10 +158,11 @@ struct gti_rope_args {
  * (natural log, scaled scores). q and out are [B,Tq,H,D], k and v [B,Tk,Hkv,D], H a multiple of
  * Hkv; consecutive t are ld* elements apart (so the parts of a packed qkv can be viewed) and
  * consecutive b T*ld*. Key k is allowed for query q when (not causal or kpos[k] <= qpos[q]) and
- * (key_mask absent or key_mask[b,k] != 0); qpos[Tq], kpos[Tk] i64 are optional (absent: index).
+ * (starts absent or kpos[k] >= starts[b,q]) and (key_mask absent or key_mask[b,k] != 0); qpos[Tq],
+ * kpos[Tk] i64 are optional (absent: index), so are starts[B,Tq] i64 and key_mask[B,Tk] u8.
  * A query without any allowed key has out 0 and lse -inf. No T x T matrix is stored. */
 struct gti_attention_fwd_args {
-    gt_tensor out, lse, q, k, v, qpos, kpos, key_mask;
+    gt_tensor out, lse, q, k, v, qpos, kpos, starts, key_mask;
     int64_t b, tq, tk, h, hkv, d, ldq, ldk, ldv, ldo;
     float scale;
     bool causal;
@@ -176,7 +177,7 @@ struct gti_attention_merge_args {
  * dv are overwritten, or added to with accumulate. Layouts as forward; dq has ldq, dk ldk, dv ldv
  * of their own. dq, dk, dv may not alias q, k, v. */
 struct gti_attention_bwd_args {
-    gt_tensor dq, dk, dv, dout, out, lse, q, k, v, qpos, kpos, key_mask;
+    gt_tensor dq, dk, dv, dout, out, lse, q, k, v, qpos, kpos, starts, key_mask;
     int64_t b, tq, tk, h, hkv, d, ldq, ldk, ldv, ldo, lddq, lddk, lddv;
     float scale;
     bool causal, accumulate;

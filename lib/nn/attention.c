@@ -35,6 +35,7 @@ static gt_attention_params params_of(const gti_heads *h)
     p.kv_heads = h->kv_heads;
     p.head_size = h->d;
     p.causal = true;
+    p.starts = h->starts;
     p.ldq = p.ldk = p.ldv = p.lddq = p.lddk = p.lddv = gti_heads_row(h);
     return p;
 }

@@ -14,6 +14,7 @@ typedef struct gti_heads {
     int64_t b, t, heads, kv_heads, d; /* of this rank */
     gt_dtype dtype;
     int cp;
+    const gt_tensor *starts; /* i64 [b,t]: where each token's document begins; NULL: at 0 */
 } gti_heads;
 
 static inline int64_t gti_heads_row(const gti_heads *h)

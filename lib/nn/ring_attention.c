@@ -59,6 +59,7 @@ static gt_status start(ring_state *r, const gt_step *step, const gti_heads *h, c
     p->kv_heads = h->kv_heads;
     p->head_size = h->d;
     p->causal = true;
+    p->starts = h->starts;
     p->ldq = p->lddq = gti_heads_row(h);
     p->ldk = p->ldv = p->lddk = p->lddv = 2 * h->kv_heads * h->d;
     r->qpos = *step->positions;

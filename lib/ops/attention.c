@@ -76,12 +76,16 @@ static gt_status check_visibility(gt_context *ctx, const gt_attention_params *p)
 {
     GT_TRY(gti_check_optional(ctx, "qpos", p->qpos, GTI_ONLY(GT_I64)));
     GT_TRY(gti_check_optional(ctx, "kpos", p->kpos, GTI_ONLY(GT_I64)));
+    GT_TRY(gti_check_optional(ctx, "starts", p->starts, GTI_ONLY(GT_I64)));
     GT_TRY(gti_check_optional(ctx, "key_mask", p->key_mask, GTI_ONLY(GT_U8)));
     if (gti_present(p->qpos)) {
         GT_TRY(gti_check_numel("qpos", p->qpos, "Tq", p->tq));
     }
     if (gti_present(p->kpos)) {
         GT_TRY(gti_check_numel("kpos", p->kpos, "Tk", p->tk));
+    }
+    if (gti_present(p->starts)) {
+        GT_TRY(gti_check_numel("starts", p->starts, "B*Tq", p->b * p->tq));
     }
     if (gti_present(p->key_mask)) {
         GT_TRY(gti_check_numel("key_mask", p->key_mask, "B*Tk", p->b * p->tk));
@@ -120,6 +124,7 @@ gt_status gt_attention_forward(gt_context *ctx, gt_tensor *out, gt_tensor *lse, 
                                           .v = *v,
                                           .qpos = gti_optional(p.qpos),
                                           .kpos = gti_optional(p.kpos),
+                                          .starts = gti_optional(p.starts),
                                           .key_mask = gti_optional(p.key_mask),
                                           .b = p.b,
                                           .tq = p.tq,
@@ -166,6 +171,7 @@ gt_status gt_attention_backward(gt_context *ctx, gt_tensor *dq, gt_tensor *dk, g
                                           .v = *v,
                                           .qpos = gti_optional(p.qpos),
                                           .kpos = gti_optional(p.kpos),
+                                          .starts = gti_optional(p.starts),
                                           .key_mask = gti_optional(p.key_mask),
                                           .b = p.b,
                                           .tq = p.tq,

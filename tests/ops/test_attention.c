@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Attention against the double oracle, which is itself held against finite differences: odd lengths
- * and head sizes, causal, grouped heads, packed views, positions, key masks, rows that see nothing.
+ * and head sizes, causal, grouped heads, packed views, positions, key masks, packed documents, rows
+ * that see nothing.
  */
 #include "ops_test.h"
 
@@ -10,7 +11,15 @@
 
 #include "backend/cpu/reference/ref_attention.h"
 
-enum { CAUSAL = 1, MASK = 2, POSITIONS = 4, PACKED = 8, ACCUMULATE = 16, F32_GRADS = 32 };
+enum {
+    CAUSAL = 1,
+    MASK = 2,
+    POSITIONS = 4,
+    PACKED = 8,
+    ACCUMULATE = 16,
+    F32_GRADS = 32,
+    DOCUMENTS = 64
+};
 
 typedef struct layout {
     int64_t b, tq, tk, h, hkv, d;
@@ -21,11 +30,43 @@ typedef struct layout {
 typedef struct fixture {
     th *h;
     layout s;
-    gt_tensor q, k, v, out, lse, dout, dq, dk, dv, qpos, kpos, mask, packed, dpacked;
+    gt_tensor q, k, v, out, lse, dout, dq, dk, dv, qpos, kpos, starts, mask, packed, dpacked;
     gt_attention_params p;
     struct gti_ref_attention r;
     const double *hq, *hk, *hv, *hdout;
 } fixture;
+
+static uint32_t next_random(uint32_t *x)
+{
+    *x = *x * 1664525u + 1013904223u;
+    return *x >> 8;
+}
+
+/* Documents with borders of their own in each sample; the last query of the last sample sees
+ * nothing. */
+static void make_documents(fixture *f, const double *qpos)
+{
+    const layout *s = &f->s;
+    const int64_t positions = s->tq + s->tk + 6;
+    uint32_t seed = (uint32_t)(s->tq * 131 + s->tk);
+    double *starts = th_host(f->h, s->b * s->tq), *start_of = th_host(f->h, positions);
+    for (int64_t b = 0; b < s->b; b++) {
+        for (int64_t i = 1; i < positions; i++) {
+            start_of[i] = next_random(&seed) % 23 == 0 ? (double)i : start_of[i - 1];
+        }
+        for (int64_t i = 0; i < s->tq; i++) {
+            const int64_t at = s->with & POSITIONS ? (int64_t)qpos[i] : i;
+            starts[b * s->tq + i] = at < 0 ? 0.0 : start_of[at];
+        }
+    }
+    if (s->b > 1 && s->tq > 0) {
+        starts[s->b * s->tq - 1] = 1e15;
+    }
+    f->starts = th_new(f->h, GT_I64, TH_SHAPE(s->b, s->tq));
+    th_set(f->h, &f->starts, starts);
+    f->p.starts = &f->starts;
+    f->r.starts = starts;
+}
 
 /* Positions out of order and with gaps; every third sample's keys partly masked; the first sample's
  * mask lets nothing through when B > 1. */
@@ -56,6 +97,9 @@ static void make_visibility(fixture *f)
     if (s->with & MASK) {
         f->p.key_mask = &f->mask;
         f->r.key_mask = mask;
+    }
+    if (s->with & DOCUMENTS) {
+        make_documents(f, x);
     }
 }
 
@@ -243,8 +287,12 @@ static void attention_variants(void **state)
         {2, 100, 45, 4, 1, 24, CAUSAL | POSITIONS | MASK | ACCUMULATE},
         {1, 5, 200, 1, 1, 32, CAUSAL},
         {1, 200, 5, 1, 1, 32, CAUSAL},
-        {1, 4, 0, 1, 1, 8, 0},
-        {1, 0, 4, 1, 1, 8, 0},
+        {2, 150, 150, 4, 2, 16, CAUSAL | DOCUMENTS},
+        {2, 193, 193, 2, 1, 7, PACKED | CAUSAL | DOCUMENTS | ACCUMULATE},
+        {3, 131, 170, 2, 2, 12, CAUSAL | DOCUMENTS | POSITIONS | MASK},
+        {2, 90, 260, 1, 1, 8, DOCUMENTS},
+        {1, 4, 0, 1, 1, 8, DOCUMENTS},
+        {1, 0, 4, 1, 1, 8, DOCUMENTS},
         {0, 4, 4, 1, 1, 8, 0},
     };
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
@@ -355,6 +403,121 @@ static void attention_merge_of_halves(void **state)
     }
 }
 
+/* One document of a packed sample, as views: rows [first, first + n). */
+typedef struct document {
+    int64_t first, n;
+} document;
+
+static gt_tensor rows_of(const gt_tensor *t, int64_t first, int64_t row)
+{
+    return view(t, first * row);
+}
+
+/* Computes document x alone from the packed sample's own inputs and compares with what the packed
+ * call left in its rows. */
+static void check_alone(const fixture *f, document x)
+{
+    th *h = f->h;
+    const layout *s = &f->s;
+    const int64_t wq = s->h * s->d, wk = s->hkv * s->d;
+    gt_tensor out = th_new(h, f->q.dtype, TH_SHAPE(x.n, wq)),
+              lse = th_new(h, GT_F32, TH_SHAPE(s->h, x.n)),
+              dq = th_new(h, GT_F32, TH_SHAPE(x.n, wq)), dk = th_new(h, GT_F32, TH_SHAPE(x.n, wk)),
+              dv = th_new(h, GT_F32, TH_SHAPE(x.n, wk));
+    gt_tensor q = rows_of(&f->q, x.first, wq), k = rows_of(&f->k, x.first, wk),
+              v = rows_of(&f->v, x.first, wk), dout = rows_of(&f->dout, x.first, wq);
+    gt_attention_params p = f->p;
+    p.tq = p.tk = x.n;
+    p.starts = NULL;
+    TH_OK(gt_attention_forward(h->ctx, &out, &lse, &q, &k, &v, &p, NULL));
+    TH_OK(gt_attention_backward(h->ctx, &dq, &dk, &dv, &dout, &out, &lse, &q, &k, &v, &p, NULL));
+    const th_tolerance t = th_tolerance_of(f->q.dtype); /* out came rounded to it */
+    const double *packed[] = {th_get(h, &f->out) + x.first * wq, th_get(h, &f->dq) + x.first * wq,
+                              th_get(h, &f->dk) + x.first * wk, th_get(h, &f->dv) + x.first * wk};
+    th_compare_values("out", th_get(h, &out), packed[0], x.n * wq, t);
+    th_compare_values("dq", th_get(h, &dq), packed[1], x.n * wq, t);
+    th_compare_values("dk", th_get(h, &dk), packed[2], x.n * wk, t);
+    th_compare_values("dv", th_get(h, &dv), packed[3], x.n * wk, t);
+    const double *packed_lse = th_get(h, &f->lse);
+    double *want = th_host(h, s->h * x.n);
+    for (int64_t i = 0; i < s->h * x.n; i++) {
+        want[i] = packed_lse[i / x.n * s->tq + x.first + i % x.n];
+    }
+    th_compare(h, "lse", &lse, want, 1.0);
+}
+
+static void packed_documents_are_each_document_alone(void **state)
+{
+    static const document documents[] = {{0, 1}, {1, 63}, {64, 85}, {149, 2}, {151, 149}, {300, 1}};
+    static const gt_dtype dtypes[] = {GT_F32, GT_BF16, GT_F16};
+    for (int i = 0; i < 3; i++) {
+        TH_ON_DEVICES(h)
+        {
+            const layout s = {1, 301, 301, 4, 2, 10, CAUSAL | DOCUMENTS | F32_GRADS};
+            fixture f;
+            make(&f, &h, &s, dtypes[i]);
+            double *starts = th_host(&h, s.tq);
+            for (size_t x = 0; x < sizeof documents / sizeof documents[0]; x++) {
+                for (int64_t t = 0; t < documents[x].n; t++) {
+                    starts[documents[x].first + t] = (double)documents[x].first;
+                }
+            }
+            th_set(&h, &f.starts, starts);
+            f.r.starts = starts;
+            check_forward(&f);
+            check_backward(&f);
+            for (size_t x = 0; x < sizeof documents / sizeof documents[0]; x++) {
+                check_alone(&f, documents[x]);
+            }
+        }
+    }
+}
+
+/* A document that begins where a block of queries begins: what lies before it, even NaN, is not
+ * looked at. */
+static void keys_before_a_document_are_skipped(void **state)
+{
+    TH_ON_DEVICES(h)
+    {
+        const layout s = {1, 256, 256, 1, 1, 8, CAUSAL | DOCUMENTS};
+        const int64_t border = 128;
+        fixture f;
+        make(&f, &h, &s, GT_F32);
+        double *starts = th_host(&h, s.tq), *wrong = th_host(&h, s.tk * s.d);
+        memcpy(wrong, f.hk, sizeof(double) * (size_t)(s.tk * s.d));
+        for (int64_t t = 0; t < s.tq; t++) {
+            starts[t] = t < border ? 0.0 : (double)border;
+        }
+        for (int64_t i = 0; i < border * s.d; i++) {
+            wrong[i] = NAN;
+        }
+        th_set(&h, &f.starts, starts);
+        f.r.starts = starts;
+        check_forward(&f);
+        check_backward(&f);
+        const gt_tensor *results[] = {&f.out, &f.dq, &f.dk, &f.dv};
+        const double *want[4];
+        for (int i = 0; i < 4; i++) {
+            want[i] = th_get(&h, results[i]);
+        }
+        memcpy(wrong + border * s.d, f.hv + border * s.d,
+               sizeof(double) * (size_t)((s.tk - border) * s.d));
+        th_set(&h, &f.v, wrong);
+        memcpy(wrong + border * s.d, f.hk + border * s.d,
+               sizeof(double) * (size_t)((s.tk - border) * s.d));
+        th_set(&h, &f.k, wrong);
+        TH_OK(gt_attention_forward(h.ctx, &f.out, &f.lse, &f.q, &f.k, &f.v, &f.p, NULL));
+        TH_OK(gt_attention_backward(h.ctx, &f.dq, &f.dk, &f.dv, &f.dout, &f.out, &f.lse, &f.q, &f.k,
+                                    &f.v, &f.p, NULL));
+        for (int i = 0; i < 4; i++) {
+            const double *got = th_get(&h, results[i]);
+            assert_true(isnan(got[0]));
+            th_compare_values("after the border", got + border * s.d, want[i] + border * s.d,
+                              (s.tq - border) * s.d, (th_tolerance){0.0, 0.0});
+        }
+    }
+}
+
 /* One key/value head and 4 threads takes the path of ranges, 1 thread that of whole heads. */
 static void attention_same_bits_for_any_threads(void **state)
 {
@@ -394,7 +557,7 @@ static void oracle_gradient_is_a_derivative(void **state)
 {
     th h = {0};
     th_open(&h, "cpu");
-    const layout s = {2, 6, 7, 2, 1, 3, CAUSAL | MASK | POSITIONS};
+    const layout s = {2, 6, 7, 2, 1, 3, CAUSAL | MASK | POSITIONS | DOCUMENTS};
     fixture f;
     make(&f, &h, &s, GT_F32);
     const int64_t nq = 2 * 6 * 2 * 3, nk = 2 * 7 * 3;
@@ -447,6 +610,12 @@ static void attention_refuses_bad_arguments(void **state)
     p.head_size = 8, p.qpos = &i64;
     TH_FAILS(gt_attention_forward(h.ctx, &out, NULL, &q, &k, &k, &p, NULL), GT_ERR_SHAPE,
              "qpos has 3 elements, wanted Tq=4");
+    p.qpos = NULL, p.starts = &i64;
+    TH_FAILS(gt_attention_forward(h.ctx, &out, NULL, &q, &k, &k, &p, NULL), GT_ERR_SHAPE,
+             "starts has 3 elements, wanted B*Tq=4");
+    p.starts = &out;
+    TH_FAILS(gt_attention_forward(h.ctx, &out, NULL, &q, &k, &k, &p, NULL), GT_ERR_DTYPE,
+             "starts is f32, wanted i64");
     TH_FAILS(gt_attention_forward(h.ctx, &out, NULL, &q, &k, &k, NULL, NULL), GT_ERR_ARGUMENT,
              "NULL");
     th_close(&h);
@@ -463,6 +632,8 @@ int main(void)
         cmocka_unit_test(attention_row_without_keys),
         cmocka_unit_test(attention_extreme_scores),
         cmocka_unit_test(attention_merge_of_halves),
+        cmocka_unit_test(packed_documents_are_each_document_alone),
+        cmocka_unit_test(keys_before_a_document_are_skipped),
         cmocka_unit_test(attention_same_bits_for_any_threads),
         cmocka_unit_test(attention_refuses_bad_arguments),
     };

@@ -11,6 +11,7 @@ typedef struct ring_case {
     gt_dtype dtype;
     int64_t b, t, heads, kv_heads, d;
     bool scattered;     /* tokens dealt one by one instead of in 2*cp pieces */
+    bool documents;     /* packed, with borders of their own in each sample  */
     double *qkv, *dout; /* [b,t,row], [b,t,heads*d] */
     double *out, *dqkv; /* what one rank computes   */
 } ring_case;
@@ -37,6 +38,25 @@ static void deal(const ring_case *c, int cp, int rank, int64_t *positions)
     }
 }
 
+static int64_t start_of(const ring_case *c, int64_t sample, int64_t position)
+{
+    const int64_t length = 3 + 4 * sample, shifted = position + sample;
+    const int64_t start = shifted / length * length - sample;
+    return c->documents && start > 0 ? start : 0;
+}
+
+/* Where each of this rank's tokens' documents begin. */
+static gt_tensor starts_of(th *h, const ring_case *c, int64_t local, const int64_t *positions)
+{
+    gt_tensor t = th_new(h, GT_I64, TH_SHAPE(c->b, local));
+    double *x = th_host(h, c->b * local);
+    for (int64_t i = 0; i < c->b * local; i++) {
+        x[i] = (double)start_of(c, i / local, positions[i % local]);
+    }
+    th_set(h, &t, x);
+    return t;
+}
+
 /* The rows of this rank's tokens, in order. */
 static double *pick(th *h, const ring_case *c, const double *whole, int64_t row, int cp,
                     const int64_t *positions)
@@ -48,6 +68,22 @@ static double *pick(th *h, const ring_case *c, const double *whole, int64_t row,
                sizeof(double) * (size_t)row);
     }
     return part;
+}
+
+/* The first token of a document attends to itself alone: its output is its value. */
+static void check_first_tokens(th *h, const ring_case *c, const gti_heads *heads,
+                               const gt_tensor *out)
+{
+    const double *got = th_get(h, out);
+    const int64_t row = gti_heads_row(heads), width = c->heads * c->d;
+    for (int64_t i = 0; i < c->b * c->t * width; i++) {
+        const int64_t token = i / width, head = i % width / c->d, group = c->heads / c->kv_heads;
+        const int64_t at = (c->heads + c->kv_heads + head / group) * c->d + i % c->d;
+        if (c->documents && start_of(c, token / c->t, token % c->t) == token % c->t) {
+            const double want = c->qkv[token * row + at];
+            th_compare_values("first token", &got[i], &want, 1, th_tolerance_of(c->dtype));
+        }
+    }
 }
 
 static void ring_rank(gt_comm *world, gt_context *ctx, void *user)
@@ -80,10 +116,13 @@ static void ring_rank(gt_comm *world, gt_context *ctx, void *user)
     th_set(h, &pos, place);
     th_set(h, &qkv, pick(h, c, c->qkv, row, cp, positions));
     th_set(h, &dout, pick(h, c, c->dout, width, cp, positions));
+    gt_tensor starts = starts_of(h, c, heads.t, positions);
+    heads.starts = c->documents ? &starts : NULL;
     gt_step step = {.ctx = ctx, .layout = &layout, .cp = cp > 1 ? world : NULL, .positions = &pos};
     TH_OK(gti_attention_forward(&step, &heads, &out, &lse, &qkv, ring));
     TH_OK(gti_attention_backward(&step, &heads, &dqkv, &dout, &out, &lse, &qkv, ring));
     if (cp == 1) { /* the reference for the others */
+        check_first_tokens(h, c, &heads, &out);
         memcpy(c->out, th_get(h, &out), sizeof(double) * (size_t)(n * width));
         memcpy(c->dqkv, th_get(h, &dqkv), sizeof(double) * (size_t)(n * row));
     } else {
@@ -108,6 +147,16 @@ static void ring_matches_one_rank(void **state)
         {.dtype = GT_F32, .b = 1, .t = 24, .heads = 4, .kv_heads = 2, .d = 8},
         {.dtype = GT_F32, .b = 2, .t = 12, .heads = 3, .kv_heads = 1, .d = 5, .scattered = true},
         {.dtype = GT_BF16, .b = 1, .t = 48, .heads = 2, .kv_heads = 1, .d = 16},
+        {.dtype = GT_F32, .b = 2, .t = 48, .heads = 4, .kv_heads = 2, .d = 6, .documents = true},
+        {.dtype = GT_F32,
+         .b = 3,
+         .t = 36,
+         .heads = 2,
+         .kv_heads = 1,
+         .d = 5,
+         .scattered = true,
+         .documents = true},
+        {.dtype = GT_BF16, .b = 1, .t = 48, .heads = 2, .kv_heads = 1, .d = 16, .documents = true},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         ring_case c = cases[i];

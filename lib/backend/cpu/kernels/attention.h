@@ -123,42 +123,82 @@ static inline void gti_load_rows(float *rows, const gti_head *x, int64_t t0, int
 /* ---- who sees whom ----------------------------------------------------------------------------*/
 typedef struct gti_visibility {
     const int64_t *qpos, *kpos; /* NULL: the index           */
+    const int64_t *starts;      /* of this sample, or NULL   */
     const uint8_t *key_mask;    /* of this sample, or NULL   */
     bool causal;
 } gti_visibility;
 
+/* A query sees the positions from its first to its last. */
 typedef struct gti_query_block {
-    int64_t pos[GTI_QB];
-    int64_t min, max; /* of the real ones */
+    int64_t first[GTI_QB], last[GTI_QB];
+    int64_t first_min, first_max, last_min, last_max; /* of the real ones */
 } gti_query_block;
 
 static inline void gti_query_positions(gti_query_block *q, const gti_visibility *see, int64_t t0,
                                        int64_t n)
 {
-    q->min = INT64_MAX;
-    q->max = INT64_MIN;
+    q->first_min = q->last_min = INT64_MAX;
+    q->first_max = q->last_max = INT64_MIN;
     for (int64_t i = 0; i < GTI_QB; i++) {
-        q->pos[i] = i >= n ? INT64_MAX : (see->qpos != NULL ? see->qpos[t0 + i] : t0 + i);
-        if (i < n) {
-            q->min = q->pos[i] < q->min ? q->pos[i] : q->min;
-            q->max = q->pos[i] > q->max ? q->pos[i] : q->max;
+        q->first[i] = INT64_MIN;
+        q->last[i] = INT64_MAX;
+        if (i >= n) {
+            continue;
         }
+        if (see->starts != NULL) {
+            q->first[i] = see->starts[t0 + i];
+        }
+        if (see->causal) {
+            q->last[i] = see->qpos != NULL ? see->qpos[t0 + i] : t0 + i;
+        }
+        q->first_min = q->first[i] < q->first_min ? q->first[i] : q->first_min;
+        q->first_max = q->first[i] > q->first_max ? q->first[i] : q->first_max;
+        q->last_min = q->last[i] < q->last_min ? q->last[i] : q->last_min;
+        q->last_max = q->last[i] > q->last_max ? q->last[i] : q->last_max;
     }
 }
 
-/* The keys of [k0, k0 + n) that the mask lets through: their indices and positions; returns how
- * many. */
-static inline int64_t gti_visible_keys(int64_t *index, int64_t *pos, const gti_visibility *see,
-                                       int64_t k0, int64_t n)
+/* A block of keys: those that the mask lets through. */
+typedef struct gti_keys {
+    int64_t *index, *pos;
+    int64_t count, min, max; /* of pos */
+} gti_keys;
+
+static inline void gti_visible_keys(gti_keys *x, const gti_visibility *see, int64_t k0, int64_t n)
 {
-    int64_t count = 0;
+    x->count = 0;
+    x->min = INT64_MAX;
+    x->max = INT64_MIN;
     for (int64_t k = k0; k < k0 + n; k++) {
-        if (see->key_mask == NULL || see->key_mask[k] != 0) {
-            index[count] = k;
-            pos[count++] = see->kpos != NULL ? see->kpos[k] : k;
+        if (see->key_mask != NULL && see->key_mask[k] == 0) {
+            continue;
         }
+        const int64_t pos = see->kpos != NULL ? see->kpos[k] : k;
+        x->index[x->count] = k;
+        x->pos[x->count++] = pos;
+        x->min = pos < x->min ? pos : x->min;
+        x->max = pos > x->max ? pos : x->max;
     }
-    return count;
+}
+
+/* Whether any query of the block may see any of the keys. */
+static inline bool gti_sees(const gti_query_block *q, const gti_keys *x)
+{
+    return x->count > 0 && x->min <= q->last_max && x->max >= q->first_min;
+}
+
+/* The keys [*from, *end) hold all that the block sees: what no query sees is cut off both ends. */
+static inline void gti_trim_keys(const gti_query_block *q, const gti_keys *x, int64_t *from,
+                                 int64_t *end)
+{
+    *from = 0;
+    *end = x->count;
+    while (*end > 0 && x->pos[*end - 1] > q->last_max) {
+        (*end)--;
+    }
+    while (*from < *end && x->pos[*from] < q->first_min) {
+        (*from)++;
+    }
 }
 
 /* Scores of pairs that may not see each other become -inf. */
@@ -166,13 +206,14 @@ static inline void gti_mask_scores(float *s, const int64_t *kpos, int64_t keys,
                                    const gti_query_block *q)
 {
     for (int64_t k = 0; k < keys; k++) {
-        if (kpos[k] <= q->min) {
+        const int64_t at = kpos[k];
+        if (at <= q->last_min && at >= q->first_max) {
             continue;
         }
-        const int64_t at = kpos[k];
 #pragma omp simd
         for (int64_t i = 0; i < GTI_QB; i++) {
-            s[k * GTI_QB + i] = at <= q->pos[i] ? s[k * GTI_QB + i] : -INFINITY;
+            const bool seen = (at <= q->last[i]) & (at >= q->first[i]);
+            s[k * GTI_QB + i] = seen ? s[k * GTI_QB + i] : -INFINITY;
         }
     }
 }

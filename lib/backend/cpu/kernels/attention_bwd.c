@@ -80,9 +80,10 @@ static size_t lay_out(work *w, float *base, int64_t nq, int64_t nk)
 
 static gti_visibility visibility(const struct gti_attention_bwd_args *a, int64_t b)
 {
+    const int64_t *starts = a->starts.data;
     const uint8_t *mask = a->key_mask.data;
-    return (gti_visibility){a->qpos.data, a->kpos.data, mask != NULL ? mask + b * a->tk : NULL,
-                            a->causal};
+    return (gti_visibility){a->qpos.data, a->kpos.data, starts != NULL ? starts + b * a->tq : NULL,
+                            mask != NULL ? mask + b * a->tk : NULL, a->causal};
 }
 
 /* ---- a head's queries -------------------------------------------------------------------------*/
@@ -131,7 +132,7 @@ static void load_head(work *w, const job *j, int64_t h)
 
 /* ---- one block of keys against one of queries -------------------------------------------------*/
 typedef struct keys {
-    int64_t count, min, max; /* positions */
+    gti_keys seen;
     int64_t index[KEYS], pos[KEYS];
 } keys;
 
@@ -150,30 +151,33 @@ static void softmax_gradient(work *w, int64_t count, int64_t slot)
     }
 }
 
-static void add_pair(work *w, const job *j, const keys *x, int64_t block, int64_t slot)
+static void add_pair(work *w, const job *j, const gti_keys *x, int64_t block, int64_t slot)
 {
     const struct gti_attention_bwd_args *a = w->a;
     const int64_t panel = slot * a->d * GTI_QB, row = slot * GTI_QB * w->wide;
+    int64_t from, end;
+    gti_trim_keys(&w->at[slot], x, &from, &end);
+    const int64_t count = end - from;
     gti_tile_args t = {.row = w->wide, .ldb = GTI_QB, .k = a->d, .ldc = GTI_QB};
-    t.a = w->k, t.b = w->qt + panel, t.c = w->s;
-    gti_product_rows(t, x->count, GTI_QB);
-    t.a = w->v, t.b = w->dot + panel, t.c = w->ds;
-    gti_product_rows(t, x->count, GTI_QB);
-    if (a->causal && x->max > w->at[slot].min) {
-        gti_mask_scores(w->s, x->pos, x->count, &w->at[slot]);
+    t.a = w->k + from * w->wide, t.b = w->qt + panel, t.c = w->s;
+    gti_product_rows(t, count, GTI_QB);
+    t.a = w->v + from * w->wide, t.b = w->dot + panel, t.c = w->ds;
+    gti_product_rows(t, count, GTI_QB);
+    if (x->max > w->at[slot].last_min || x->min < w->at[slot].first_max) {
+        gti_mask_scores(w->s, x->pos + from, count, &w->at[slot]);
     }
-    softmax_gradient(w, x->count, slot);
+    softmax_gradient(w, count, slot);
     if (j->want & WANT_DKV) {
-        const int64_t at = (block - j->k0) * KEYS * w->wide;
+        const int64_t at = ((block - j->k0) * KEYS + from) * w->wide;
         t = (gti_tile_args){.row = GTI_QB, .ldb = w->wide, .k = GTI_QB, .ldc = w->wide};
         t.a = w->s, t.b = w->dout + row, t.c = w->dv + at;
-        gti_product_rows_add(t, x->count, w->wide);
+        gti_product_rows_add(t, count, w->wide);
         t.a = w->ds, t.b = w->q + row, t.c = w->dk + at;
-        gti_product_rows_add(t, x->count, w->wide);
+        gti_product_rows_add(t, count, w->wide);
     }
     if (j->want & WANT_DQ) {
-        t = (gti_tile_args){.step = w->wide, .ldb = GTI_QB, .k = x->count, .ldc = GTI_QB};
-        t.a = w->k, t.b = w->ds, t.c = w->dqt + panel;
+        t = (gti_tile_args){.step = w->wide, .ldb = GTI_QB, .k = count, .ldc = GTI_QB};
+        t.a = w->k + from * w->wide, t.b = w->ds, t.c = w->dqt + panel;
         gti_product_columns_add(t, a->d, GTI_QB);
     }
 }
@@ -183,30 +187,35 @@ static void find_keys(keys *x, const struct gti_attention_bwd_args *a, int64_t b
 {
     const gti_visibility see = visibility(a, b);
     const int64_t t0 = block * KEYS, n = a->tk - t0 < KEYS ? a->tk - t0 : KEYS;
-    x->count = gti_visible_keys(x->index, x->pos, &see, t0, n);
-    x->min = INT64_MAX;
-    x->max = INT64_MIN;
+    x->seen = (gti_keys){.index = x->index, .pos = x->pos};
+    gti_visible_keys(&x->seen, &see, t0, n);
+}
+
+static void load_keys(work *w, const job *j, const gti_keys *x)
+{
+    const struct gti_attention_bwd_args *a = w->a;
+    const gti_head k = gti_head_of(&a->k, j->b, a->tk, a->ldk, j->kv, a->d);
+    const gti_head v = gti_head_of(&a->v, j->b, a->tk, a->ldv, j->kv, a->d);
     for (int64_t i = 0; i < x->count; i++) {
-        x->min = x->pos[i] < x->min ? x->pos[i] : x->min;
-        x->max = x->pos[i] > x->max ? x->pos[i] : x->max;
+        gti_load_rows(w->k + i * w->wide, &k, x->index[i], 1, 1, a->d, w->wide);
+        gti_load_rows(w->v + i * w->wide, &v, x->index[i], 1, 1, a->d, w->wide);
     }
 }
 
 static void add_block(work *w, const job *j, int64_t block)
 {
-    const struct gti_attention_bwd_args *a = w->a;
-    const gti_head k = gti_head_of(&a->k, j->b, a->tk, a->ldk, j->kv, a->d);
-    const gti_head v = gti_head_of(&a->v, j->b, a->tk, a->ldv, j->kv, a->d);
+    bool loaded = false;
     keys x;
-    find_keys(&x, a, j->b, block);
-    for (int64_t i = 0; i < x.count; i++) {
-        gti_load_rows(w->k + i * w->wide, &k, x.index[i], 1, 1, a->d, w->wide);
-        gti_load_rows(w->v + i * w->wide, &v, x.index[i], 1, 1, a->d, w->wide);
-    }
-    for (int64_t q = j->q0; q < j->q1 && x.count > 0; q++) {
-        if (!a->causal || x.min <= w->at[q - j->q0].max) {
-            add_pair(w, j, &x, block, q - j->q0);
+    find_keys(&x, w->a, j->b, block);
+    for (int64_t q = j->q0; q < j->q1; q++) {
+        if (!gti_sees(&w->at[q - j->q0], &x.seen)) {
+            continue;
         }
+        if (!loaded) {
+            load_keys(w, j, &x.seen);
+            loaded = true;
+        }
+        add_pair(w, j, &x.seen, block, q - j->q0);
     }
 }
 
@@ -247,7 +256,7 @@ static void write_dkv(work *w, const job *j)
         find_keys(&x, a, j->b, block);
         const int64_t t0 = block * KEYS, n = a->tk - t0 < KEYS ? a->tk - t0 : KEYS;
         for (int64_t i = 0, next = 0; i < n; i++) {
-            const bool used = next < x.count && x.index[next] == t0 + i;
+            const bool used = next < x.seen.count && x.index[next] == t0 + i;
             const int64_t at = ((block - j->k0) * KEYS + (used ? next++ : 0)) * w->wide;
             if (!used && a->accumulate) {
                 continue;

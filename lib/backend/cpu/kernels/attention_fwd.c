@@ -26,8 +26,8 @@ typedef struct work {
     float *k, *v; /* [KEYS][D]                         */
     float *s;     /* [KEYS][QB] scores, then probabilities */
     float *rows;  /* [QB][D] results                   */
-    int64_t keys, index[KEYS], pos[KEYS];
-    int64_t min, max; /* of pos */
+    gti_keys keys;
+    int64_t index[KEYS], pos[KEYS];
 } work;
 
 static bool get_work(work *w, int64_t d)
@@ -43,6 +43,7 @@ static bool get_work(work *w, int64_t d)
     w->k = w->rows + panel;
     w->v = w->k + block;
     w->s = w->v + block;
+    w->keys = (gti_keys){.index = w->index, .pos = w->pos};
     return p != NULL;
 }
 
@@ -107,47 +108,48 @@ typedef struct head {
     int64_t b, h;
 } head;
 
-/* The block's keys that the mask lets through, widened to f32. */
-static void load_keys(const struct gti_attention_fwd_args *a, const head *x, work *w, int64_t k0)
+/* The block's keys widened to f32. */
+static void load_keys(const struct gti_attention_fwd_args *a, const head *x, work *w)
 {
-    const int64_t n = a->tk - k0 < KEYS ? a->tk - k0 : KEYS;
-    w->keys = gti_visible_keys(w->index, w->pos, &x->see, k0, n);
-    w->min = INT64_MAX;
-    w->max = INT64_MIN;
-    for (int64_t i = 0; i < w->keys; i++) {
+    for (int64_t i = 0; i < w->keys.count; i++) {
         const int64_t t = w->index[i];
         gti_load_f32(w->k + i * a->d, x->k.data, x->k.dtype, (size_t)(x->k.first + t * x->k.ld),
                      (size_t)a->d);
         gti_load_f32(w->v + i * a->d, x->v.data, x->v.dtype, (size_t)(x->v.first + t * x->v.ld),
                      (size_t)a->d);
-        w->min = w->pos[i] < w->min ? w->pos[i] : w->min;
-        w->max = w->pos[i] > w->max ? w->pos[i] : w->max;
     }
 }
 
 static void add_keys(const struct gti_attention_fwd_args *a, work *w, queries *x)
 {
-    int64_t keys = w->keys;
-    while (a->causal && keys > 0 && w->pos[keys - 1] > x->at.max) {
-        keys--; /* seen by no query here */
-    }
+    int64_t from, end;
+    gti_trim_keys(&x->at, &w->keys, &from, &end);
+    const int64_t keys = end - from;
     if (keys == 0) {
         return;
     }
-    gti_product_rows(
-        (gti_tile_args){
-            .a = w->k, .row = a->d, .b = x->q, .ldb = GTI_QB, .k = a->d, .c = w->s, .ldc = GTI_QB},
-        keys, GTI_QB);
-    if (a->causal && w->max > x->at.min) {
-        gti_mask_scores(w->s, w->pos, keys, &x->at);
+    gti_product_rows((gti_tile_args){.a = w->k + from * a->d,
+                                     .row = a->d,
+                                     .b = x->q,
+                                     .ldb = GTI_QB,
+                                     .k = a->d,
+                                     .c = w->s,
+                                     .ldc = GTI_QB},
+                     keys, GTI_QB);
+    if (w->keys.max > x->at.last_min || w->keys.min < x->at.first_max) {
+        gti_mask_scores(w->s, w->pos + from, keys, &x->at);
     }
     if (softmax_block(x, w->s, keys)) {
         shrink_results(x, a->d);
     }
-    gti_product_columns_add(
-        (gti_tile_args){
-            .a = w->v, .step = a->d, .b = w->s, .ldb = GTI_QB, .k = keys, .c = x->o, .ldc = GTI_QB},
-        a->d, GTI_QB);
+    gti_product_columns_add((gti_tile_args){.a = w->v + from * a->d,
+                                            .step = a->d,
+                                            .b = w->s,
+                                            .ldb = GTI_QB,
+                                            .k = keys,
+                                            .c = x->o,
+                                            .ldc = GTI_QB},
+                            a->d, GTI_QB);
 }
 
 static void write_results(const struct gti_attention_fwd_args *a, const head *x, work *w,
@@ -194,12 +196,14 @@ static void begin_queries(const struct gti_attention_fwd_args *a, const head *x,
 static head head_of(const struct gti_attention_fwd_args *a, int64_t b, int64_t h)
 {
     const int64_t kv = h / (a->h / a->hkv);
+    const int64_t *starts = a->starts.data;
     const uint8_t *mask = a->key_mask.data;
     return (head){
         .q = gti_head_of(&a->q, b, a->tq, a->ldq, h, a->d),
         .k = gti_head_of(&a->k, b, a->tk, a->ldk, kv, a->d),
         .v = gti_head_of(&a->v, b, a->tk, a->ldv, kv, a->d),
-        .see = {a->qpos.data, a->kpos.data, mask != NULL ? mask + b * a->tk : NULL, a->causal},
+        .see = {a->qpos.data, a->kpos.data, starts != NULL ? starts + b * a->tq : NULL,
+                mask != NULL ? mask + b * a->tk : NULL, a->causal},
         .b = b,
         .h = h,
     };
@@ -213,18 +217,24 @@ static void run_job(const struct gti_attention_fwd_args *a, work *w, const head 
     for (int64_t i = first; i < end; i++) {
         queries *g = &w->group[i - first];
         begin_queries(a, x, g, i * GTI_QB);
-        last = g->at.max > last ? g->at.max : last;
+        last = g->at.last_max > last ? g->at.last_max : last;
     }
     for (int64_t k0 = 0; k0 < a->tk; k0 += KEYS) {
-        if (a->causal && a->kpos.data == NULL && k0 > last) {
+        if (a->kpos.data == NULL && k0 > last) {
             break; /* without positions of their own, later keys are not even looked at */
         }
-        load_keys(a, x, w, k0);
+        bool loaded = false;
+        gti_visible_keys(&w->keys, &x->see, k0, a->tk - k0 < KEYS ? a->tk - k0 : KEYS);
         for (int64_t i = first; i < end; i++) {
             queries *g = &w->group[i - first];
-            if (w->keys > 0 && (!a->causal || w->min <= g->at.max)) {
-                add_keys(a, w, g);
+            if (!gti_sees(&g->at, &w->keys)) {
+                continue;
             }
+            if (!loaded) {
+                load_keys(a, x, w);
+                loaded = true;
+            }
+            add_keys(a, w, g);
         }
     }
     for (int64_t i = first; i < end; i++) {

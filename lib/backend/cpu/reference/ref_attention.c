@@ -14,7 +14,8 @@ static bool sees(const struct gti_ref_attention *p, query x, int64_t k)
     const double at = p->qpos != NULL ? p->qpos[x.t] : (double)x.t;
     const double key_at = p->kpos != NULL ? p->kpos[k] : (double)k;
     const bool allowed = p->key_mask == NULL || p->key_mask[x.b * p->tk + k] != 0.0;
-    return allowed && (!p->causal || key_at <= at);
+    const bool inside = p->starts == NULL || key_at >= p->starts[x.b * p->tq + x.t];
+    return allowed && inside && (!p->causal || key_at <= at);
 }
 
 static int64_t q_at(const struct gti_ref_attention *p, query x)

@@ -6,12 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Dense [B,T,H,D] and [B,T,Hkv,D]; lse [B,H,Tq]; qpos, kpos, key_mask as doubles, may be NULL. */
+/* Dense [B,T,H,D] and [B,T,Hkv,D]; lse [B,H,Tq]; qpos, kpos, starts, key_mask as doubles, may be
+ * NULL. */
 struct gti_ref_attention {
     int64_t b, tq, tk, h, hkv, d;
     double scale;
     bool causal;
-    const double *qpos, *kpos, *key_mask;
+    const double *qpos, *kpos, *starts, *key_mask;
 };
 void gti_ref_attention_fwd(double *out, double *lse, const double *q, const double *k,
                            const double *v, const struct gti_ref_attention *p);
