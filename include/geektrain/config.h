@@ -44,15 +44,27 @@ typedef enum gt_offload { GT_OFFLOAD_NONE = 0, GT_OFFLOAD_CPU, GT_OFFLOAD_FILE }
 #define GT_PATTERN_MAX 128
 #define GT_MAX_FROZEN 32
 
-typedef struct gt_param_group { /* by name pattern (fnmatch), later ones win */
-    char pattern[GT_NAME_MAX];
-    float lr_scale;    /* multiplies the learning rate               */
-    float decay_scale; /* multiplies the weight decay                */
+enum { /* what a group gives; of lr and lr_scale, and of the other two, one at most */
+       GT_GROUP_LR = 1,
+       GT_GROUP_LR_SCALE = 2,
+       GT_GROUP_WEIGHT_DECAY = 4,
+       GT_GROUP_DECAY_SCALE = 8
+};
+
+/* Parameters by name pattern (fnmatch). Where several groups match, a later one changes what it
+ * gives and leaves the rest. Decay that a group gives holds also for biases and norms, which have
+ * none otherwise. */
+typedef struct gt_param_group {
+    char pattern[GT_PATTERN_MAX];
+    unsigned given;          /* GT_GROUP_* | ...                                              */
+    double lr, weight_decay; /* in place of the optimizer's, whose schedule goes on           */
+    double lr_scale, decay_scale; /* times the optimizer's                                     */
 } gt_param_group;
 
 typedef struct gt_optimizer_config {
     gt_optimizer_type type;
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
+    double max_coeff, min_coeff; /* LAMB: bounds of the trust ratio                            */
     bool nesterov;
     gt_dtype moments_dtype; /* f32, or bf16                                                    */
     bool master_remainder;  /* bf16 parameters + 16-bit remainder in place of the f32 master;

@@ -10,6 +10,8 @@ static void optimizer_defaults(gt_optimizer_config *o)
     o->beta1 = 0.9;
     o->beta2 = 0.999;
     o->eps = 1e-8;
+    o->max_coeff = 10;
+    o->min_coeff = 0.01;
     o->moments_dtype = GT_F32;
 }
 

@@ -58,8 +58,6 @@ static const char *const off_mean[] = {"mean", NULL};
 static const char *const off_one[] = {"1", "0", NULL};
 static const char *const off_minus[] = {"-1", "0", "1", NULL};
 static const char *const off_0[] = {"0", NULL};
-static const char *const off_max_coeff[] = {"10", NULL};
-static const char *const off_min_coeff[] = {"0.01", NULL};
 static const char *const off_never[] = {NULL};
 static const char *const schedulers[] = {"none",           "WarmupLR", "WarmupDecayLR",
                                          "WarmupCosineLR", "WSD",      NULL};
@@ -106,13 +104,19 @@ const gti_key gti_keys[] = {
     USED("optimizer.params.momentum", double, optimizer.momentum, 0, BELOW1, "SGD"),
     USED("optimizer.params.dampening", double, optimizer.dampening, 0, 1, "SGD"),
     USED("optimizer.params.nesterov", bool, optimizer.nesterov, 0, 0, "SGD"),
+    USED("optimizer.params.max_coeff", double, optimizer.max_coeff, 0, DBL_MAX,
+         "Lamb: largest trust ratio"),
+    USED("optimizer.params.min_coeff", double, optimizer.min_coeff, 0, DBL_MAX,
+         "Lamb: smallest trust ratio"),
     SPECIAL("optimizer.params.adam_w_mode", adam_w_mode, 0, 0,
             "true: Adam decays like AdamW; false: L2"),
     USED("optimizer.params.moments_dtype", dtype, optimizer.moments_dtype, 0, 0, "f32 or bf16"),
     USED("optimizer.params.master_remainder", bool, optimizer.master_remainder, 0, 0,
          "bf16 parameter + 16-bit remainder in place of the f32 master copy"),
     SPECIAL("optimizer.params.groups", groups, 0, 0,
-            "list of {pattern, lr or lr_scale, weight_decay or decay_scale}; later ones win"),
+            "list of {pattern, lr or lr_scale, weight_decay or decay_scale}; later ones change "
+            "what they "
+            "give"),
     /* ---- learning rate ---- */
     ENUM("scheduler.type", scheduler.type, schedulers, "schedule of the learning rate"),
     USED("scheduler.params.warmup_min_lr", double, scheduler.min_lr, 0, DBL_MAX,
@@ -257,8 +261,6 @@ const gti_key gti_keys[] = {
     OFF("optimizer.params.bias_correction", off_true, "always on"),
     OFF("optimizer.params.amsgrad", off_false, ""),
     OFF("optimizer.params.max_grad_norm", off_0, "use gradient_clipping"),
-    OFF("optimizer.params.max_coeff", off_max_coeff, "Lamb's trust ratio has no other bound"),
-    OFF("optimizer.params.min_coeff", off_min_coeff, "Lamb's trust ratio has no other bound"),
     OFF("zero_optimization.zero_quantized_weights", off_false, ""),
     OFF("zero_optimization.zero_quantized_nontrainable_weights", off_false, ""),
     OFF("zero_optimization.zero_quantized_gradients", off_false, ""),

@@ -2,7 +2,6 @@
  * Text to gt_config: one walk over the document, key by key through the table. */
 #include <errno.h>
 #include <locale.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -217,9 +216,6 @@ static gt_status read_over(gt_config *config, gt_context *ctx, const char *text,
         r->given_value = given_value;
         r->param_dtype = r->fp16 = r->bf16 = r->adam_w_mode = r->optimizer_adam = r->cpu_offload =
             -1;
-        for (int i = 0; i < GT_MAX_GROUPS; i++) {
-            r->group_lr[i] = r->group_decay[i] = NAN;
-        }
         st = read_document(r, text, length);
         uselocale(before);
         if (st == GT_OK) {

@@ -29,8 +29,7 @@ struct gti_reading {
     /* Settled at the end of the document; -1: not given. */
     int param_dtype, fp16, bf16, adam_w_mode, optimizer_adam, cpu_offload;
     bool betas_given, communication_given;
-    char offload_param_path[128];                               /* "": not asked for */
-    double group_lr[GT_MAX_GROUPS], group_decay[GT_MAX_GROUPS]; /* NAN: not given */
+    char offload_param_path[128]; /* "": not asked for */
 };
 
 void gti_problem(gti_reading *r, gti_severity severity, const char *path, const char *format, ...)

@@ -3,6 +3,7 @@
 #include <geektrain/config.h>
 
 #include "config/keys.h"
+#include "config/param_names.h"
 #include "core/fail.h"
 
 #define LL(x) ((long long)(x))
@@ -165,6 +166,7 @@ static gt_status check_relations(const gt_config *c)
         return GT_FAIL(GT_ERR_CONFIG, "zero_optimization.offload_optimizer.device is nvme, but "
                                       "nvme_path is not given");
     }
+    GT_TRY(gti_config_check_groups(&c->optimizer));
     return check_model(&c->model, &c->mesh);
 }
 

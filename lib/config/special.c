@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Keys that stand for more than one field, or whose meaning depends on another key. */
-#include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
+#include "config/param_names.h"
 #include "config/reading.h"
 
 /* ---- parameters' dtype: fp16.enabled, bf16.enabled --------------------------------------------
@@ -141,6 +142,10 @@ static void settle_optimizer(gti_reading *r)
     if (r->optimizer_adam == 0 && o->type == GT_LION && !r->betas_given) {
         o->beta2 = 0.99;
     }
+    if (o->min_coeff > o->max_coeff) {
+        gti_problem(r, GTI_PROBLEM_VALUE, "optimizer.params.min_coeff",
+                    "%g is above optimizer.params.max_coeff %g", o->min_coeff, o->max_coeff);
+    }
     if (o->moments_dtype == GT_F16) {
         gti_problem(r, GTI_PROBLEM_VALUE, "optimizer.params.moments_dtype",
                     "is f16, wanted f32 or bf16");
@@ -149,35 +154,40 @@ static void settle_optimizer(gti_reading *r)
 
 /* ---- parameter groups -------------------------------------------------------------------------
  */
+static const struct {
+    const char *name;
+    unsigned given;
+    size_t offset;
+} group_values[] = {
+    {"lr", GT_GROUP_LR, offsetof(gt_param_group, lr)},
+    {"lr_scale", GT_GROUP_LR_SCALE, offsetof(gt_param_group, lr_scale)},
+    {"weight_decay", GT_GROUP_WEIGHT_DECAY, offsetof(gt_param_group, weight_decay)},
+    {"decay_scale", GT_GROUP_DECAY_SCALE, offsetof(gt_param_group, decay_scale)},
+};
+enum { GROUP_VALUES = sizeof group_values / sizeof group_values[0] };
+
 static void read_group(gti_reading *r, const char *path, json_object *group, int index)
 {
     static const gti_key number = {.path = "group", .min = 0, .max = 1e30};
     gt_param_group *g = &r->config.optimizer.group[index];
-    *g = (gt_param_group){.lr_scale = 1, .decay_scale = 1};
-    r->group_lr[index] = r->group_decay[index] = NAN;
+    *g = (gt_param_group){.given = 0};
     json_object_object_foreach(group, name, value)
     {
         char where[160];
-        double d = 0;
+        int k = 0;
         snprintf(where, sizeof where, "%s[%d].%s", path, index, name);
+        while (k < GROUP_VALUES && strcmp(name, group_values[k].name) != 0) {
+            k++;
+        }
         if (strcmp(name, "pattern") == 0) {
             gti_read_string(r, where, value, g->pattern, sizeof g->pattern);
-        } else if (strcmp(name, "lr_scale") != 0 && strcmp(name, "decay_scale") != 0 &&
-                   strcmp(name, "lr") != 0 && strcmp(name, "weight_decay") != 0) {
+        } else if (k == GROUP_VALUES) {
             gti_problem(r, GTI_PROBLEM_UNKNOWN, where,
                         "is not known: pattern, lr, lr_scale, weight_decay, decay_scale are");
-        } else if (gti_read_number(r, &number, where, value, &d)) {
-            if (strcmp(name, "lr_scale") == 0) {
-                g->lr_scale = (float)d;
-            } else if (strcmp(name, "decay_scale") == 0) {
-                g->decay_scale = (float)d;
-            } else {
-                *(name[0] == 'l' ? &r->group_lr[index] : &r->group_decay[index]) = d;
-            }
+        } else if (gti_read_number(r, &number, where, value,
+                                   (double *)(void *)((char *)g + group_values[k].offset))) {
+            g->given |= group_values[k].given;
         }
-    }
-    if (g->pattern[0] == '\0') {
-        gti_problem(r, GTI_PROBLEM_VALUE, path, "[%d] has no pattern", index);
     }
 }
 
@@ -212,36 +222,22 @@ static json_object *write_groups(const gt_config *c, const gti_key *key)
         const gt_param_group *g = &c->optimizer.group[i];
         json_object *group = json_object_new_object();
         json_object_object_add(group, "pattern", json_object_new_string(g->pattern));
-        json_object_object_add(group, "lr_scale", gti_write_number(g->lr_scale, true));
-        json_object_object_add(group, "decay_scale", gti_write_number(g->decay_scale, true));
+        for (int k = 0; k < GROUP_VALUES; k++) {
+            if (g->given & group_values[k].given) {
+                const char *at = (const char *)g + group_values[k].offset;
+                json_object_object_add(group, group_values[k].name,
+                                       gti_write_number(*(const double *)(const void *)at, false));
+            }
+        }
         json_object_array_add(list, group);
     }
     return list;
 }
 
-/* Groups may name absolute values; the engine multiplies. */
 static void settle_groups(gti_reading *r)
 {
-    gt_optimizer_config *o = &r->config.optimizer;
-    for (int i = 0; i < o->groups; i++) {
-        const struct {
-            double given, base;
-            float *scale;
-            const char *name;
-        } v[2] = {{r->group_lr[i], o->lr, &o->group[i].lr_scale, "lr"},
-                  {r->group_decay[i], o->weight_decay, &o->group[i].decay_scale, "weight_decay"}};
-        for (int k = 0; k < 2; k++) {
-            if (isnan(v[k].given)) {
-                continue;
-            }
-            if (v[k].given > 0 && !(v[k].base > 0)) {
-                gti_problem(r, GTI_PROBLEM_VALUE, "optimizer.params.groups",
-                            "[%d].%s is %g, but the optimizer's is 0; a group scales it", i,
-                            v[k].name, v[k].given);
-            } else {
-                *v[k].scale = v[k].given > 0 ? (float)(v[k].given / v[k].base) : 0;
-            }
-        }
+    if (r->is_file && gti_config_check_groups(&r->config.optimizer) != GT_OK) {
+        gti_problem(r, GTI_PROBLEM_VALUE, "", "%s", gt_last_error());
     }
 }
 

@@ -2,12 +2,12 @@
  * Parameters: declared by blocks, gathered into ZeRO units. */
 #include "trainer/engine.h"
 
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
+#include "config/param_names.h"
 #include "core/fail.h"
 #include "core/tensor.h"
 #include "params/param_layout.h"
@@ -105,7 +105,7 @@ gt_status gti_trainer_declare(gt_trainer *t)
         GT_TRY(b->block->ops->declare(b->block, &b->declared));
         GT_TRY(add_params(t, b));
     }
-    return GT_OK;
+    return gti_config_unmatched_pattern(&t->config, param_name, t, t->param_count);
 }
 
 static uint64_t mix(uint64_t h, const void *bytes, size_t size)
@@ -146,19 +146,6 @@ uint64_t gti_trainer_model_hash(const gt_trainer *t)
 /* ---- units ------------------------------------------------------------------------------------
  */
 
-static void group_scales(const gt_trainer *t, const struct model_param *p, gt_zero_tensor *out)
-{
-    const gt_optimizer_config *o = &t->config.optimizer;
-    out->lr_scale = 1.0f;
-    out->decay_scale = p->decl.no_decay ? 0.0f : 1.0f;
-    for (int i = 0; i < o->groups; i++) {
-        if (fnmatch(o->group[i].pattern, p->name, 0) == 0) {
-            out->lr_scale = o->group[i].lr_scale;
-            out->decay_scale = (p->decl.no_decay ? 0.0f : 1.0f) * o->group[i].decay_scale;
-        }
-    }
-}
-
 static gt_zero_tensor describe(const gt_trainer *t, const struct model_param *p, bool copy)
 {
     int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
@@ -167,7 +154,7 @@ static gt_zero_tensor describe(const gt_trainer *t, const struct model_param *p,
                         .frozen = p->decl.frozen,
                         .sets_gradient = p->sets_gradient,
                         .norm_weight = copy ? 0.0 : 1.0};
-    group_scales(t, p, &z);
+    gti_config_group_scales(&t->config, p->name, p->decl.no_decay, &z.lr_scale, &z.decay_scale);
     if (p->decl.tp_axis == GT_REPLICATED) {
         z.partial = p->decl.sequence_partial && t->layout[LAYOUT_TRAIN].sequence_parallel;
         z.norm_weight = rank == 0 ? z.norm_weight : 0.0;

@@ -13,6 +13,7 @@
 #include <geektrain/config.h>
 
 #include "config/keys.h"
+#include "config/param_names.h"
 
 static char log_text[8192];
 
@@ -362,21 +363,130 @@ static void optimizer_names_follow_deepspeed(void **state)
     assert_true(c.optimizer.type == GT_LION && c.optimizer.beta2 == 0.99);
 }
 
-static void groups_scale_the_optimizers_values(void **state)
+static void scales(const gt_config *c, const char *name, bool no_decay, double lr, double decay)
+{
+    float got_lr = -1, got_decay = -1;
+    gti_config_group_scales(c, name, no_decay, &got_lr, &got_decay);
+    if (fabs((double)got_lr - lr) > 1e-6 || fabs((double)got_decay - decay) > 1e-6) {
+        fail_msg("%s: lr %g, decay %g; wanted %g, %g", name, (double)got_lr, (double)got_decay, lr,
+                 decay);
+    }
+}
+
+static void groups_change_what_they_give(void **state)
 {
     gt_config c;
-    accept(&c,
-           "{optimizer: {params: {groups: [{pattern: \"*.bias\", weight_decay: 0, lr_scale: 0.5},"
-           "{pattern: \"embed.*\", lr: 0.02, weight_decay: 0.3}], lr: 0.01, weight_decay: 0.1}}}");
-    assert_int_equal(c.optimizer.groups, 2);
-    const gt_param_group *g = c.optimizer.group;
-    assert_string_equal(g[0].pattern, "*.bias");
-    assert_true(g[0].decay_scale == 0 && g[0].lr_scale == 0.5f);
-    assert_true(g[1].lr_scale == 2.0f && fabsf(g[1].decay_scale - 3) < 1e-6f);
-    refuse("{optimizer: {params: {groups: [{pattern: \"x\", weight_decay: 1}]}}}",
-           "[0].weight_decay", NULL);
-    refuse("{optimizer: {params: {groups: [{patern: \"x\"}]}}}", "groups[0].patern is not known",
-           NULL);
+    accept(&c, "{optimizer: {params: {groups: [{pattern: \"*.bias\", weight_decay: 0.05},"
+               "{pattern: \"blocks.1.*\", lr_scale: 0.1}, {pattern: \"blocks.1.attn.*\", "
+               "decay_scale: 3}, {pattern: \"head.*\", lr: 0.02, weight_decay: 0}],"
+               "lr: 0.01, weight_decay: 0.1}}}");
+    assert_int_equal(c.optimizer.groups, 4);
+    scales(&c, "embed.tokens", false, 1, 1);
+    scales(&c, "norm.weight", true, 1, 0);
+    scales(&c, "blocks.0.mlp.bias", true, 1, 0.5);
+    scales(&c, "blocks.1.mlp.bias", true, 0.1, 0.5);
+    scales(&c, "blocks.1.mlp.weight", false, 0.1, 1);
+    scales(&c, "blocks.1.attn.weight", false, 0.1, 3);
+    scales(&c, "blocks.1.attn.bias", true, 0.1, 3);
+    scales(&c, "head.weight", false, 2, 0);
+    assert_int_equal(gt_config_set(&c, ctx, "optimizer.params.lr", "0.04"), GT_OK);
+    scales(&c, "head.weight", false, 0.5, 0); /* its own rate stays 0.02 */
+}
+
+static void lamb_bounds_of_the_trust_ratio(void **state)
+{
+    gt_config c;
+    accept(&c, "{}");
+    assert_true(c.optimizer.max_coeff == 10 && c.optimizer.min_coeff == 0.01);
+    accept(&c, "{optimizer: {type: \"Lamb\", params: {max_coeff: 0.3, min_coeff: 0}}}");
+    assert_true(c.optimizer.max_coeff == 0.3 && c.optimizer.min_coeff == 0);
+    refuse("{optimizer: {type: \"Lamb\", params: {max_coeff: 0.3, min_coeff: 0.4}}}",
+           "min_coeff 0.4 is above optimizer.params.max_coeff 0.3", NULL);
+}
+
+static void groups_that_cannot_be(void **state)
+{
+    static const char *const rows[][2] = {
+        {"{pattern: \"x\", weight_decay: 1}", "groups[0].weight_decay is 1, but"},
+        {"{patern: \"x\"}", "groups[0].patern is not known"},
+        {"{lr: 1}", "groups[0] has no pattern"},
+        {"{pattern: \"x\"}", "groups[0] changes nothing"},
+        {"{pattern: \"x\", lr: 1, lr_scale: 1}", "groups[0] has both lr and lr_scale"},
+        {"{pattern: \"x\", weight_decay: 0, decay_scale: 1}", "both weight_decay and decay_scale"},
+        {"{pattern: \"x\", lr_scale: -1}", "groups[0].lr_scale is -1, wanted"},
+        {"7", "[0] is not {pattern"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "{optimizer: {params: {groups: [%s]}}}", rows[i][0]);
+        refuse(text, rows[i][1], NULL);
+    }
+    gt_config c;
+    gt_config_init(&c);
+    c.train_batch = 1;
+    assert_int_equal(gt_config_resolve(&c, 1), GT_OK);
+    c.optimizer.groups = 1000;
+    assert_int_equal(gt_config_resolve(&c, 1), GT_ERR_CONFIG);
+    c.optimizer.groups = 1;
+    c.optimizer.group[0] =
+        (gt_param_group){.pattern = "*", .given = GT_GROUP_LR_SCALE, .lr_scale = NAN};
+    assert_int_equal(gt_config_resolve(&c, 1), GT_ERR_CONFIG);
+}
+
+static const char *const names[] = {"embed.tokens", "blocks.0.attn.qkv.weight",
+                                    "blocks.0.attn.qkv.bias", "blocks.0.mlp.up.weight",
+                                    "head.norm.weight"};
+
+static const char *name_of(const void *list, int index)
+{
+    return ((const char *const *)list)[index];
+}
+
+static void frozen_names(void **state)
+{
+    gt_config c;
+    gt_config_init(&c);
+    assert_false(gti_config_is_frozen(&c, "embed.tokens"));
+    accept(&c, "{frozen: [\"embed.*\", \"*.bias\"]}");
+    assert_true(gti_config_is_frozen(&c, "embed.tokens"));
+    assert_true(gti_config_is_frozen(&c, "blocks.0.attn.qkv.bias"));
+    assert_false(gti_config_is_frozen(&c, "blocks.0.attn.qkv.weight"));
+}
+
+static void patterns_without_a_match_name_what_is_near(void **state)
+{
+    static const struct {
+        const char *pattern, *near; /* near NULL: matches; "": nothing is near */
+    } rows[] = {
+        {"embed.*", NULL},
+        {"*", NULL},
+        {"*.qkv.bias", NULL},
+        {"embd.*", "near: embed.tokens"},
+        {"blocks.0.attn.qvk.weight", "near: blocks.0.attn.qkv.weight"},
+        {"*.biass", "near: blocks.0.attn.qkv.bias"},
+        {"h?ad.norm.wieght", "near: head.norm.weight"},
+        {"Embed.*", "near: embed.tokens"},
+        {"zzzzzzzzzzzz", ""},
+    };
+    int count = sizeof names / sizeof names[0];
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        for (int group = 0; group < 2; group++) {
+            gt_config c;
+            gt_config_init(&c);
+            snprintf(group ? c.optimizer.group[0].pattern : c.frozen[0], GT_PATTERN_MAX, "%s",
+                     rows[i].pattern);
+            *(group ? &c.optimizer.groups : &c.frozen_count) = 1;
+            gt_status st = gti_config_unmatched_pattern(&c, name_of, names, count);
+            assert_int_equal(st, rows[i].near == NULL ? GT_OK : GT_ERR_CONFIG);
+            if (st != GT_OK) {
+                const char *says = gt_last_error();
+                assert_non_null(strstr(says, rows[i].pattern));
+                assert_non_null(strstr(says, group ? "optimizer.params.groups[0]" : "frozen[0]"));
+                assert_non_null(strstr(says, rows[i].near));
+                assert_true(rows[i].near[0] != '\0' || strstr(says, "near") == NULL);
+            }
+        }
+    }
 }
 
 static void frozen_is_a_list_of_patterns(void **state)
@@ -562,7 +672,11 @@ int main(void)
         cmocka_unit_test(wrong_types_are_named),
         cmocka_unit_test(unsupported_features_are_refused_only_when_on),
         cmocka_unit_test(optimizer_names_follow_deepspeed),
-        cmocka_unit_test(groups_scale_the_optimizers_values),
+        cmocka_unit_test(groups_change_what_they_give),
+        cmocka_unit_test(lamb_bounds_of_the_trust_ratio),
+        cmocka_unit_test(groups_that_cannot_be),
+        cmocka_unit_test(frozen_names),
+        cmocka_unit_test(patterns_without_a_match_name_what_is_near),
         cmocka_unit_test(frozen_is_a_list_of_patterns),
         cmocka_unit_test(limits_and_checkpoints),
         cmocka_unit_test(set_overrides_one_value),
