@@ -29,12 +29,12 @@ typedef struct gt_loader gt_loader;
 GT_API gt_status gt_tokens_open(gt_tokens **out, const char *paths, const char *format,
                                 int64_t vocab);
 GT_API void gt_tokens_close(gt_tokens **tokens);
-GT_API int64_t gt_tokens_count(const gt_tokens *tokens);
-GT_API const char *gt_tokens_format(const gt_tokens *tokens);
+GT_API int64_t gt_tokens_count(const gt_tokens *tokens);      /* 0 for NULL  */
+GT_API const char *gt_tokens_format(const gt_tokens *tokens); /* "" for NULL */
 /* Copies tokens [first, first+count) as i32. Not bound to one thread. */
 GT_API gt_status gt_tokens_read(const gt_tokens *tokens, int64_t first, int64_t count,
                                 int32_t *out);
-/* xxh64 of sizes and sampled contents: equal files give equal values. */
+/* xxh64 of sizes and sampled contents: equal files give equal values. 0 for NULL. */
 GT_API uint64_t gt_tokens_hash(const gt_tokens *tokens);
 
 /* One rank's part of a global batch, in host memory; from a loader: borrowed until its next call.
@@ -60,16 +60,19 @@ typedef struct gt_loader_params {
 GT_API void gt_loader_params_init(gt_loader_params *params, size_t size);
 /* tokens is borrowed and must outlive the loader. Not collective: each data rank has its own.
  * Errors: GT_ERR_FORMAT when fewer than seq+1 tokens; GT_ERR_ARGUMENT. An epoch's last incomplete
- * global batch is filled from the next epoch: no sample is dropped. */
+ * global batch is filled from the next epoch: no sample is dropped.
+ * A child of fork() makes its own loader (the tokens it may share): there gt_loader_next() and
+ * gt_loader_seek() of the parent's are GT_ERR_STATE, and gt_loader_destroy() only frees memory. */
 GT_API gt_status gt_loader_create(gt_loader **out, gt_tokens *tokens,
                                   const gt_loader_params *params);
 GT_API void gt_loader_destroy(gt_loader **loader);
 /* Errors: GT_ERR_FORMAT naming file and index of a token outside the vocabulary. */
 GT_API gt_status gt_loader_next(gt_loader *loader, gt_batch *out);
-GT_API int64_t gt_loader_position(const gt_loader *loader); /* global samples taken so far */
-/* The next batch begins at this global sample. */
+/* Global samples taken so far; 0 for NULL. */
+GT_API int64_t gt_loader_position(const gt_loader *loader);
+/* The next batch begins at this global sample, 0 to INT64_MAX / 2. */
 GT_API gt_status gt_loader_seek(gt_loader *loader, int64_t position);
-GT_API int64_t gt_loader_samples(const gt_loader *loader); /* per epoch */
+GT_API int64_t gt_loader_samples(const gt_loader *loader); /* per epoch; 0 for NULL */
 
 #ifdef __cplusplus
 }

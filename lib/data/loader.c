@@ -4,12 +4,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/cond.h"
 #include "core/fail.h"
 #include "core/params.h"
 #include "data/shuffle.h"
 #include <geektrain/data.h>
+
+#define POSITION_MAX (INT64_MAX / 2) /* so that adding a batch to it does not overflow */
 
 typedef struct buffer {
     int32_t *tokens, *targets, *window; /* window: one sample and its next token */
@@ -23,6 +26,7 @@ struct gt_loader {
     gt_loader_params p;
     int64_t samples;  /* per epoch                 */
     int64_t position; /* of the next batch         */
+    pid_t process;    /* that has the reader: fork() copies the memory, not the thread */
     buffer buffers[2];
     int shown; /* buffer that the caller has */
     /* The reader fills buffers[1 - shown] while `wanted` holds; both under the lock. */
@@ -106,11 +110,11 @@ static gt_status check(const gt_loader_params *p, const gt_tokens *tokens)
                        (long long)p->first, (long long)p->count, (long long)total);
     }
     int64_t count = p->count > 0 ? p->count : total - p->first;
-    if (count < p->seq + 1) {
+    if (p->seq >= count) {
         return GT_FAIL(GT_ERR_FORMAT, "%lld tokens are too few for one sample of seq %lld + 1",
                        (long long)count, (long long)p->seq);
     }
-    if (p->batch / p->size > INT64_MAX / 16 / p->seq) {
+    if (p->batch > POSITION_MAX / 2 || p->batch / p->size > INT64_MAX / 16 / p->seq) {
         return GT_FAIL(GT_ERR_ARGUMENT, "batch %lld x seq %lld overflows", (long long)p->batch,
                        (long long)p->seq);
     }
@@ -141,6 +145,9 @@ static gt_status allocate(gt_loader *l)
 
 gt_status gt_loader_create(gt_loader **out, gt_tokens *tokens, const gt_loader_params *params)
 {
+    if (out == NULL || tokens == NULL || params == NULL) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "gt_loader_create: out, tokens or params is NULL");
+    }
     gt_loader_params p;
     GT_TRY(GTI_PARAMS_COPY(&p, params, gt_loader_params));
     GT_TRY(check(&p, tokens));
@@ -148,6 +155,7 @@ gt_status gt_loader_create(gt_loader **out, gt_tokens *tokens, const gt_loader_p
     if (l == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "no memory for a loader");
     }
+    l->process = getpid();
     l->tokens = tokens;
     l->p = p;
     l->samples = ((p.count > 0 ? p.count : gt_tokens_count(tokens) - p.first) - 1) / p.seq;
@@ -168,15 +176,18 @@ void gt_loader_destroy(gt_loader **loader)
         return;
     }
     gt_loader *l = *loader;
-    if (l->running) {
+    bool own = l->process == getpid(); /* else its lock and its thread are the parent's */
+    if (l->running && own) {
         pthread_mutex_lock(&l->lock);
         l->stop = true;
         pthread_cond_broadcast(&l->changed);
         pthread_mutex_unlock(&l->lock);
         pthread_join(l->reader, NULL);
     }
-    pthread_mutex_destroy(&l->lock);
-    pthread_cond_destroy(&l->changed);
+    if (own) {
+        pthread_mutex_destroy(&l->lock);
+        pthread_cond_destroy(&l->changed);
+    }
     for (int i = 0; i < 2; i++) {
         free(l->buffers[i].tokens);
         free(l->buffers[i].targets);
@@ -186,8 +197,30 @@ void gt_loader_destroy(gt_loader **loader)
     *loader = NULL;
 }
 
+static gt_status usable(const gt_loader *l)
+{
+    if (l == NULL) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "the loader is NULL");
+    }
+    if (l->process != getpid()) {
+        return GT_FAIL(GT_ERR_STATE,
+                       "the loader belongs to process %lld, which forked this one; "
+                       "create one here",
+                       (long long)l->process);
+    }
+    return GT_OK;
+}
+
 gt_status gt_loader_next(gt_loader *l, gt_batch *out)
 {
+    GT_TRY(usable(l));
+    if (out == NULL) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "gt_loader_next: out is NULL");
+    }
+    if (l->position > POSITION_MAX) {
+        return GT_FAIL(GT_ERR_STATE, "sample %lld is beyond the last number, %lld",
+                       (long long)l->position, (long long)POSITION_MAX);
+    }
     rest(l);
     buffer *b = &l->buffers[1 - l->shown];
     if (b->position != l->position) {
@@ -219,13 +252,15 @@ gt_status gt_loader_next(gt_loader *l, gt_batch *out)
 
 int64_t gt_loader_position(const gt_loader *loader)
 {
-    return loader->position;
+    return loader != NULL ? loader->position : 0;
 }
 
 gt_status gt_loader_seek(gt_loader *l, int64_t position)
 {
-    if (position < 0 || position > INT64_MAX / 2) {
-        return GT_FAIL(GT_ERR_ARGUMENT, "position %lld is no sample number", (long long)position);
+    GT_TRY(usable(l));
+    if (position < 0 || position > POSITION_MAX) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "position %lld, wanted a sample's number, 0 to %lld",
+                       (long long)position, (long long)POSITION_MAX);
     }
     l->position = position; /* a batch read ahead for another position is found not to fit */
     return GT_OK;
@@ -233,5 +268,5 @@ gt_status gt_loader_seek(gt_loader *l, int64_t position)
 
 int64_t gt_loader_samples(const gt_loader *loader)
 {
-    return loader->samples;
+    return loader != NULL ? loader->samples : 0;
 }

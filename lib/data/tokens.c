@@ -97,8 +97,12 @@ static gt_status count_tokens(gt_tokens *t)
 
 gt_status gt_tokens_open(gt_tokens **out, const char *paths, const char *format, int64_t vocab)
 {
-    if (paths == NULL || paths[0] == '\0' || vocab < 0) {
-        return GT_FAIL(GT_ERR_ARGUMENT, "no token file is given, or vocab %lld is negative",
+    if (out == NULL || paths == NULL || paths[0] == '\0') {
+        return GT_FAIL(GT_ERR_ARGUMENT,
+                       out == NULL ? "gt_tokens_open: out is NULL" : "no token file is given");
+    }
+    if (vocab < 0) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "the vocabulary is %lld, wanted 0 or more",
                        (long long)vocab);
     }
     gt_tokens *t = calloc(1, sizeof *t);
@@ -134,16 +138,19 @@ void gt_tokens_close(gt_tokens **tokens)
 
 int64_t gt_tokens_count(const gt_tokens *tokens)
 {
-    return tokens->starts[tokens->shard_count];
+    return tokens != NULL ? tokens->starts[tokens->shard_count] : 0;
 }
 
 const char *gt_tokens_format(const gt_tokens *tokens)
 {
-    return tokens->shards[0].format;
+    return tokens != NULL ? tokens->shards[0].format : "";
 }
 
 gt_status gt_tokens_read(const gt_tokens *t, int64_t first, int64_t count, int32_t *out)
 {
+    if (t == NULL || (out == NULL && count > 0)) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "gt_tokens_read: tokens or out is NULL");
+    }
     int64_t total = gt_tokens_count(t);
     if (first < 0 || count < 0 || first > total || count > total - first) {
         return GT_FAIL(GT_ERR_ARGUMENT, "tokens %lld + %lld asked for, but there are %lld",
@@ -190,7 +197,7 @@ static void hash_bytes(XXH64_state_t *state, const gti_mapping *m)
 
 uint64_t gt_tokens_hash(const gt_tokens *tokens)
 {
-    XXH64_state_t *state = XXH64_createState();
+    XXH64_state_t *state = tokens != NULL ? XXH64_createState() : NULL;
     if (state == NULL) {
         return 0;
     }

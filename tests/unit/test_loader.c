@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include <geektrain/data.h>
@@ -205,12 +207,29 @@ static void wrong_params_are_refused(void **state)
         int rank, size;
         gt_status want;
     } rows[] = {
-        {0, 0, TOKENS, 1, 0, 1, GT_ERR_FORMAT},      {0, 7, 7, 1, 0, 1, GT_ERR_FORMAT},
-        {TOKENS - 7, 0, 7, 1, 0, 1, GT_ERR_FORMAT},  {TOKENS + 1, 0, 7, 1, 0, 1, GT_ERR_ARGUMENT},
-        {1, TOKENS, 7, 1, 0, 1, GT_ERR_ARGUMENT},    {0, 0, 0, 1, 0, 1, GT_ERR_ARGUMENT},
-        {0, 0, 7, 0, 0, 1, GT_ERR_ARGUMENT},         {0, 0, 7, 3, 0, 2, GT_ERR_ARGUMENT},
-        {0, 0, 7, 2, 2, 2, GT_ERR_ARGUMENT},         {0, 0, 7, 2, -1, 2, GT_ERR_ARGUMENT},
+        {0, 0, TOKENS, 1, 0, 1, GT_ERR_FORMAT},
+        {0, 7, 7, 1, 0, 1, GT_ERR_FORMAT},
+        {TOKENS - 7, 0, 7, 1, 0, 1, GT_ERR_FORMAT},
+        {TOKENS + 1, 0, 7, 1, 0, 1, GT_ERR_ARGUMENT},
+        {1, TOKENS, 7, 1, 0, 1, GT_ERR_ARGUMENT},
+        {0, 0, 0, 1, 0, 1, GT_ERR_ARGUMENT},
+        {0, 0, 7, 0, 0, 1, GT_ERR_ARGUMENT},
+        {0, 0, 7, 3, 0, 2, GT_ERR_ARGUMENT},
+        {0, 0, 7, 2, 2, 2, GT_ERR_ARGUMENT},
+        {0, 0, 7, 2, -1, 2, GT_ERR_ARGUMENT},
         {0, 0, 7, INT64_MAX, 0, 1, GT_ERR_ARGUMENT},
+        {0, 0, INT64_MAX, 1, 0, 1, GT_ERR_FORMAT},
+        {3, 0, INT64_MAX - 1, 1, 0, 1, GT_ERR_FORMAT},
+        {3, 9, INT64_MAX, 1, 0, 1, GT_ERR_FORMAT},
+        {0, 0, INT64_MIN, 1, 0, 1, GT_ERR_ARGUMENT},
+        {INT64_MAX, 0, 7, 1, 0, 1, GT_ERR_ARGUMENT},
+        {INT64_MIN, 0, 7, 1, 0, 1, GT_ERR_ARGUMENT},
+        {0, INT64_MAX, 7, 1, 0, 1, GT_ERR_ARGUMENT},
+        {9, INT64_MIN, 7, 1, 0, 1, GT_ERR_ARGUMENT},
+        {0, 0, 7, INT64_MIN, 0, 1, GT_ERR_ARGUMENT},
+        {0, 0, 7, INT64_MAX / INT32_MAX * INT32_MAX, INT32_MAX - 1, INT32_MAX, GT_ERR_ARGUMENT},
+        {0, 0, 7, 1, INT32_MIN, 1, GT_ERR_ARGUMENT},
+        {0, 0, 7, 1, 0, INT32_MIN, GT_ERR_ARGUMENT},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         gt_loader *l = NULL;
@@ -247,6 +266,171 @@ static void split_by_first_and_count(void **state)
     gt_loader_destroy(&l);
 }
 
+/* The last sample numbers there are: no overflow on the way, and an end. */
+static void positions_up_to_the_last(void **state)
+{
+    gt_loader *l = make(4, 1, 2, true, true);
+    gt_batch b;
+    assert_int_equal(gt_loader_seek(l, INT64_MAX / 2), GT_OK);
+    assert_int_equal(gt_loader_next(l, &b), GT_OK);
+    assert_true(b.first_sample == INT64_MAX / 2 + 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(gt_loader_next(l, &b), GT_ERR_STATE);
+        assert_non_null(strstr(gt_last_error(), "beyond the last number"));
+    }
+    assert_int_equal(gt_loader_seek(l, INT64_MAX / 2 + 1), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_loader_seek(l, INT64_MAX), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_loader_seek(l, 0), GT_OK);
+    assert_int_equal(gt_loader_next(l, &b), GT_OK);
+    gt_loader_destroy(&l);
+}
+
+static void null_is_an_argument_error(void **state)
+{
+    gt_loader *l = NULL;
+    gt_loader_params p = GT_LOADER_PARAMS_INIT;
+    gt_batch b;
+    p.seq = p.batch = p.size = 1;
+    assert_int_equal(gt_loader_create(NULL, tokens, &p), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_loader_create(&l, NULL, &p), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_loader_create(&l, tokens, NULL), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_loader_next(NULL, &b), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_loader_seek(NULL, 0), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_loader_position(NULL), 0);
+    assert_int_equal(gt_loader_samples(NULL), 0);
+    l = make(4, 0, 1, false, true);
+    assert_int_equal(gt_loader_next(l, NULL), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_loader_position(l), 0); /* the batch was not used up */
+    gt_loader_destroy(&l);
+    gt_loader_destroy(NULL);
+    gt_loader_params_init(NULL, sizeof p);
+}
+
+/* In the child the reader's thread is not there: nothing waits for it. */
+static int use_in_child(gt_loader *l)
+{
+    gt_batch b;
+    gt_loader *own;
+    alarm(20);
+    if (gt_loader_next(l, &b) != GT_ERR_STATE || gt_loader_seek(l, 0) != GT_ERR_STATE ||
+        strstr(gt_last_error(), "create one here") == NULL) {
+        return 1;
+    }
+    gt_loader_destroy(&l);
+    own = make(4, 0, 1, false, true); /* the tokens are shared */
+    if (gt_loader_next(own, &b) != GT_OK || b.tokens[1] != 1) {
+        return 2;
+    }
+    gt_loader_destroy(&own);
+    return 0;
+}
+
+static void forked_children_do_not_hang(void **state)
+{
+    gt_loader *l = make(4, 0, 1, false, true);
+    gt_batch b;
+    int status = -1;
+    for (int i = 0; i < 20; i++) { /* now and then the reader is at work meanwhile */
+        assert_int_equal(gt_loader_next(l, &b), GT_OK);
+        pid_t child = fork();
+        if (child == 0) {
+            _exit(use_in_child(l));
+        }
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    assert_int_equal(gt_loader_next(l, &b), GT_OK);
+    assert_int_equal(b.first_sample, 80);
+    gt_loader_destroy(&l);
+}
+
+/* Shards of 33 and 32 tokens: sample 8 reaches over the border, the last one ends the stream. */
+enum { CUT = 33, BOTH = 65, SHORT_SEQ = 4, EPOCH = 16, GLOBAL = 4, END = 3 * EPOCH };
+
+static gt_loader *make_sharded(gt_tokens *shards, int rank, int size, bool shuffle)
+{
+    gt_loader *l = NULL;
+    gt_loader_params p = GT_LOADER_PARAMS_INIT;
+    p.seq = SHORT_SEQ;
+    p.batch = GLOBAL;
+    p.rank = rank;
+    p.size = size;
+    p.seed = 7;
+    p.shuffle = shuffle;
+    assert_int_equal(gt_loader_create(&l, shards, &p), GT_OK);
+    return l;
+}
+
+/* The first token of each sample from `position` on, as `size` data ranks see them together. */
+static void read_on(gt_tokens *shards, int size, bool shuffle, int64_t position, int64_t count,
+                    int64_t reopen_after, int32_t *out)
+{
+    for (int rank = 0; rank < size; rank++) {
+        gt_loader *l = make_sharded(shards, rank, size, shuffle);
+        assert_int_equal(gt_loader_seek(l, position), GT_OK);
+        for (int64_t at = 0; at < count; at += GLOBAL) {
+            gt_batch b;
+            if (reopen_after > 0 && at % reopen_after == 0) {
+                int64_t saved = gt_loader_position(l);
+                assert_int_equal(saved, position + at);
+                gt_loader_destroy(&l);
+                l = make_sharded(shards, rank, size, shuffle);
+                assert_int_equal(gt_loader_seek(l, saved), GT_OK);
+            }
+            assert_int_equal(gt_loader_next(l, &b), GT_OK);
+            assert_int_equal(b.samples, GLOBAL / size);
+            assert_int_equal(b.first_sample, position + at + rank * b.samples);
+            for (int64_t k = 0; k < b.samples; k++) {
+                const int32_t *t = b.tokens + k * SHORT_SEQ, *next = b.targets + k * SHORT_SEQ;
+                for (int i = 0; i < SHORT_SEQ; i++) {
+                    assert_int_equal(t[i], t[0] + i);
+                    assert_int_equal(next[i], t[0] + i + 1);
+                }
+                out[at + rank * b.samples + k] = t[0];
+            }
+        }
+        gt_loader_destroy(&l);
+    }
+}
+
+static void every_resume_goes_on_in_the_same_order(void **state)
+{
+    unsigned char bytes[BOTH];
+    char paths[400];
+    gt_tokens *shards = NULL;
+    for (int i = 0; i < BOTH; i++) {
+        bytes[i] = (unsigned char)i;
+    }
+    snprintf(paths, sizeof paths, "%s:%s", files_write("first.txt", bytes, CUT),
+             files_write("second.txt", bytes + CUT, BOTH - CUT));
+    assert_int_equal(gt_tokens_open(&shards, paths, "bytes", 256), GT_OK);
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        int32_t whole[END + GLOBAL], got[END + GLOBAL];
+        read_on(shards, 1, shuffle, 0, END, 0, whole);
+        for (int epoch = 0; epoch < 3; epoch++) {
+            int seen[EPOCH] = {0};
+            for (int i = 0; i < EPOCH; i++) {
+                seen[whole[epoch * EPOCH + i] / SHORT_SEQ]++;
+            }
+            for (int i = 0; i < EPOCH; i++) {
+                assert_int_equal(seen[i], 1);
+            }
+        }
+        for (int size = 1; size <= 4; size *= 2) {
+            for (int64_t reopen = GLOBAL; reopen <= END; reopen += GLOBAL) {
+                read_on(shards, size, shuffle, 0, END, reopen, got);
+                assert_memory_equal(got, whole, END * sizeof *got);
+            }
+            for (int64_t from = 1; from < END; from += from % 3 == 0 ? 1 : 2) { /* odd places too */
+                int64_t count = (END - from) / GLOBAL * GLOBAL;
+                read_on(shards, size, shuffle, from, count, GLOBAL, got);
+                assert_memory_equal(got, whole + from, (size_t)count * sizeof *got);
+            }
+        }
+    }
+    gt_tokens_close(&shards);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +443,10 @@ int main(void)
         cmocka_unit_test(bad_tokens_surface_in_next),
         cmocka_unit_test(wrong_params_are_refused),
         cmocka_unit_test(split_by_first_and_count),
+        cmocka_unit_test(positions_up_to_the_last),
+        cmocka_unit_test(null_is_an_argument_error),
+        cmocka_unit_test(forked_children_do_not_hang),
+        cmocka_unit_test(every_resume_goes_on_in_the_same_order),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
