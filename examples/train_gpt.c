@@ -103,6 +103,8 @@ static gt_status create_monitor(app *a, double peak)
                        "layout  %d ranks = pp %d x dp %d x cp %d x tp %d, ZeRO %d, %d threads each",
                        gt_comm_size(a->world), c->mesh.pp, c->mesh.dp, c->mesh.cp, c->mesh.tp,
                        c->zero.stage, gt_context_threads(a->ctx));
+    gt_monitor_message(a->monitor, "data    %s, %.3f M tokens", gt_tokens_format(a->tokens),
+                       (double)gt_tokens_count(a->tokens) / 1e6);
     gt_monitor_message(a->monitor, "batch   %lld samples of %lld tokens, %lld per epoch",
                        (long long)c->train_batch, (long long)c->model.seq,
                        (long long)gt_loader_samples(a->train));

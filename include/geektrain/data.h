@@ -3,8 +3,10 @@
  * Token files, memory-mapped, and a loader whose order is one number.
  *
  * Formats: "bytes" (any file; vocabulary 256), "llmc" (llm.c .bin shards, u16 or u32 tokens),
- * "megatron" (.idx + .bin). "auto" looks at magic numbers and names. docs/formats.md has the
- * layouts.
+ * "megatron" (.idx + .bin), "npy" (an array of integers by numpy), and plain little-endian tokens,
+ * "u16", "u32" or "i64". "auto" looks at magic numbers and content: text is bytes, plain numbers
+ * are tokens when all that is looked at fits the vocabulary, anything else is refused.
+ * docs/formats.md has the layouts.
  *
  * Sample s of an epoch is tokens [s*seq, s*seq + seq + 1) of the stream, in an order that is a
  * permutation given by (seed, epoch). Global batch b takes samples position ..
@@ -23,9 +25,10 @@ extern "C" {
 typedef struct gt_tokens gt_tokens; /* an open token stream */
 typedef struct gt_loader gt_loader;
 
-/* paths: one path, several separated by ':', or a glob; format: "auto" or one of the above. vocab:
- * tokens at or above it are an error naming file and index (checked when read; 0 = no check).
- * Errors: GT_ERR_IO, GT_ERR_FORMAT. */
+/* paths: one path, several separated by ':', or a glob ("~/" is the user's folder); a file of that
+ * very name comes first. format: "auto" (also NULL and "") or one of the above. vocab: tokens at or
+ * above it are an error naming file and index, of a part of each file here and of the rest when
+ * they are read; 0: no check. Errors: GT_ERR_IO, GT_ERR_FORMAT. */
 GT_API gt_status gt_tokens_open(gt_tokens **out, const char *paths, const char *format,
                                 int64_t vocab);
 GT_API void gt_tokens_close(gt_tokens **tokens);

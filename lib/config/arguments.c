@@ -10,7 +10,7 @@
 static const char *const options[][3] = {
     {"--config", "", "FILE         JSON configuration, read first"},
     {"--data", "data.path",
-     "PATH           token files: text, llm.c .bin, Megatron .idx; globs, ':'"},
+     "PATH           token files: text, llm.c, Megatron, .npy, .bin; globs, ':'"},
     {"--steps", "train.steps", "N             optimizer steps"},
     {"--dtype", "dtype", "T             f32, bf16, or f16 with loss scaling"},
     {"--zero", "zero_optimization.stage", "N              ZeRO stage, 0 to 3"},

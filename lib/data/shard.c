@@ -1,106 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "data/shard.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/fail.h"
-#include "core/file.h"
-
-/* llm.c: int32 header[256] = {magic, version, tokens, 0...}, then the tokens. */
-enum {
-    LLMC_HEADER = 256 * 4,
-    LLMC_GPT2_MAGIC = 20240520,
-    LLMC_GPT2_VERSION = 1,
-    LLMC_LLAMA_MAGIC = 20240801,
-    LLMC_LLAMA_VERSION = 7
-};
-
-gt_status gti_map_file(gti_mapping *out, const char *path)
-{
-    int fd = gti_open(path, O_RDONLY, 0);
-    if (fd < 0) {
-        return GT_FAIL(GT_ERR_IO, "cannot open %s: %s", path, strerror(errno));
-    }
-    struct stat st;
-    void *bytes = MAP_FAILED;
-    gt_status status = GT_OK;
-    if (fstat(fd, &st) != 0) {
-        status = GT_FAIL(GT_ERR_IO, "cannot stat %s: %s", path, strerror(errno));
-    } else if (!S_ISREG(st.st_mode)) {
-        status = GT_FAIL(GT_ERR_IO, "%s is not a regular file", path);
-    } else if (st.st_size == 0) {
-        status = GT_FAIL(GT_ERR_FORMAT, "%s is empty", path);
-    } else {
-        bytes = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (bytes == MAP_FAILED) {
-            status = GT_FAIL(GT_ERR_IO, "cannot map %s: %s", path, strerror(errno));
-        }
-    }
-    close(fd);
-    if (status == GT_OK) {
-        *out = (gti_mapping){bytes, (size_t)st.st_size};
-    }
-    return status;
-}
-
-void gti_unmap(gti_mapping *mapping)
-{
-    if (mapping->bytes != NULL) {
-        munmap((void *)(uintptr_t)mapping->bytes, mapping->size);
-    }
-    *mapping = (gti_mapping){NULL, 0};
-}
 
 int gti_token_size(gti_token_kind kind)
 {
     static const int sizes[] = {1, 1, 2, 2, 4, 4, 8};
     return sizes[kind];
-}
-
-static int32_t word(const gti_mapping *m, int index)
-{
-    int32_t v;
-    memcpy(&v, m->bytes + 4 * index, sizeof v);
-    return v;
-}
-
-static bool is_llmc(const gti_mapping *m)
-{
-    return m->size >= 4 && (word(m, 0) == LLMC_GPT2_MAGIC || word(m, 0) == LLMC_LLAMA_MAGIC);
-}
-
-static gt_status read_llmc_header(gti_shard *s)
-{
-    if (s->data.size < LLMC_HEADER) {
-        return GT_FAIL(GT_ERR_FORMAT, "%s has %zu bytes, less than llm.c's header of %d", s->path,
-                       s->data.size, LLMC_HEADER);
-    }
-    int32_t magic = word(&s->data, 0), version = word(&s->data, 1), tokens = word(&s->data, 2);
-    if (!is_llmc(&s->data)) {
-        return GT_FAIL(GT_ERR_FORMAT, "%s begins with %d, wanted llm.c's magic number %d or %d",
-                       s->path, magic, LLMC_GPT2_MAGIC, LLMC_LLAMA_MAGIC);
-    }
-    bool llama = magic == LLMC_LLAMA_MAGIC;
-    int32_t known = llama ? LLMC_LLAMA_VERSION : LLMC_GPT2_VERSION;
-    if (version != known) {
-        return GT_FAIL(GT_ERR_FORMAT, "%s has version %d, wanted %d", s->path, version, known);
-    }
-    s->kind = llama ? GTI_TOKEN_U32 : GTI_TOKEN_U16;
-    s->offset = LLMC_HEADER;
-    s->count = tokens;
-    int64_t wanted = LLMC_HEADER + (int64_t)tokens * gti_token_size(s->kind);
-    if (tokens <= 0 || (int64_t)s->data.size != wanted) {
-        return GT_FAIL(GT_ERR_FORMAT,
-                       "%s has %zu bytes, but its header promises %d tokens = %lld bytes", s->path,
-                       s->data.size, tokens, (long long)wanted);
-    }
-    return GT_OK;
 }
 
 static bool ends_with(const char *path, const char *suffix)
@@ -126,41 +36,95 @@ static bool is_megatron(const char *path)
     return found;
 }
 
+/* A file that is nothing but tokens. */
+static gt_status open_plain(gti_shard *s, gti_token_kind kind)
+{
+    size_t size = (size_t)gti_token_size(kind);
+    if (s->data.size % size != 0) {
+        return GT_FAIL(GT_ERR_FORMAT, "%s has %zu bytes, no multiple of the %zu of a token",
+                       s->path, s->data.size, size);
+    }
+    s->kind = kind;
+    s->count = (int64_t)(s->data.size / size);
+    return GT_OK;
+}
+
+static const struct plain {
+    const char *name;
+    gti_token_kind kind;
+} plain[] = {{"bytes", GTI_TOKEN_U8},
+             {"u16", GTI_TOKEN_U16},
+             {"u32", GTI_TOKEN_U32},
+             {"i64", GTI_TOKEN_I64}};
+
+static const struct plain *find_plain(const char *format)
+{
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
+        if (strcmp(plain[i].name, format) == 0) {
+            return &plain[i];
+        }
+    }
+    return NULL;
+}
+
 static gt_status open_as(gti_shard *s, const char *format)
+{
+    const struct plain *p = find_plain(format);
+    if (p != NULL) {
+        s->format = p->name;
+        return open_plain(s, p->kind);
+    }
+    if (strcmp(format, "llmc") == 0) {
+        s->format = "llmc";
+        return gti_shard_open_llmc(s);
+    }
+    if (strcmp(format, "npy") == 0) {
+        s->format = "npy";
+        return gti_shard_open_npy(s);
+    }
+    return GT_FAIL(GT_ERR_ARGUMENT,
+                   "token format \"%s\" is not known, wanted auto, bytes, u16, u32, i64, npy, llmc "
+                   "or megatron",
+                   format);
+}
+
+/* By its magic number; else as `like`, the format of the file before it, where that has none; else
+ * by what it holds. */
+static gt_status recognize(const gti_shard *s, int64_t vocab, const char *like, const char **format)
+{
+    if (gti_is_llmc(&s->data)) {
+        *format = "llmc";
+    } else if (gti_is_npy(&s->data)) {
+        *format = "npy";
+    } else if (like != NULL && find_plain(like) != NULL && strcmp(like, "bytes") != 0) {
+        *format = like;
+    } else {
+        return gti_recognize(&s->data, s->path, vocab, format);
+    }
+    return GT_OK;
+}
+
+static gt_status open_by(gti_shard *s, const char *format, int64_t vocab, const char *like)
 {
     bool automatic = strcmp(format, "auto") == 0;
     if (strcmp(format, "megatron") == 0 || (automatic && is_megatron(s->path))) {
         return gti_shard_open_megatron(s, s->path);
     }
     GT_TRY(gti_map_file(&s->data, s->path));
-    if (strcmp(format, "llmc") == 0 || (automatic && is_llmc(&s->data))) {
-        s->format = "llmc";
-        return read_llmc_header(s);
+    if (automatic) {
+        GT_TRY(recognize(s, vocab, like, &format));
     }
-    if (automatic && ends_with(s->path, ".bin")) {
-        return GT_FAIL(GT_ERR_FORMAT,
-                       "%s has neither llm.c's magic number nor an .idx beside it; say format "
-                       "\"bytes\" to read it as plain bytes",
-                       s->path);
-    }
-    if (!automatic && strcmp(format, "bytes") != 0) {
-        return GT_FAIL(GT_ERR_ARGUMENT,
-                       "token format \"%s\" is not known, wanted auto, bytes, llmc or megatron",
-                       format);
-    }
-    s->format = "bytes";
-    s->kind = GTI_TOKEN_U8;
-    s->count = (int64_t)s->data.size;
-    return GT_OK;
+    return open_as(s, format);
 }
 
-gt_status gti_shard_open(gti_shard *out, const char *path, const char *format)
+gt_status gti_shard_open(gti_shard *out, const char *path, const char *format, int64_t vocab,
+                         const char *like)
 {
     gti_shard s = {.path = strdup(path)};
     if (s.path == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "no memory to open %s", path);
     }
-    gt_status st = open_as(&s, format);
+    gt_status st = open_by(&s, format, vocab, like);
     if (st != GT_OK) {
         gti_shard_close(&s);
         return st;
@@ -226,8 +190,9 @@ static gt_status read_run(const gti_shard *s, int64_t byte, int64_t first, int64
     int64_t limit = vocab > 0 ? vocab : (int64_t)INT32_MAX + 1, bad = 0;
     int64_t good = widen(s->kind, s->data.bytes + byte, count, limit, out, &bad);
     if (good < count) {
-        return GT_FAIL(GT_ERR_FORMAT, "token %lld of %s is %lld, wanted 0 to %lld",
-                       (long long)(first + good), s->path, (long long)bad, (long long)(limit - 1));
+        return GT_FAIL(GT_ERR_FORMAT, "token %lld of %s (%s) is %lld, wanted 0 to %lld%s",
+                       (long long)(first + good), s->path, s->format, (long long)bad,
+                       (long long)(limit - 1), vocab > 0 ? ", what the vocabulary has" : "");
     }
     return GT_OK;
 }

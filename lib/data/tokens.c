@@ -3,6 +3,7 @@
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 #include "core/fail.h"
@@ -27,7 +28,8 @@ static gt_status add_shard(gt_tokens *t, const char *path, const char *format)
         t->capacity = capacity;
     }
     gti_shard shard;
-    GT_TRY(gti_shard_open(&shard, path, format));
+    const char *like = t->shard_count > 0 ? t->shards[0].format : NULL;
+    GT_TRY(gti_shard_open(&shard, path, format, t->vocab, like));
     if (t->shard_count > 0 && shard.format != t->shards[0].format) {
         gt_status st = GT_FAIL(GT_ERR_FORMAT, "%s is in format %s, but %s in format %s", path,
                                shard.format, t->shards[0].path, t->shards[0].format);
@@ -38,11 +40,12 @@ static gt_status add_shard(gt_tokens *t, const char *path, const char *format)
     return GT_OK;
 }
 
-/* A pattern's files in alphabetical order; of a Megatron pair the .bin is passed over. */
+/* A pattern's files in alphabetical order, "~" the user's folder; of a Megatron pair the .bin is
+ * passed over. */
 static gt_status add_glob(gt_tokens *t, const char *pattern, const char *format)
 {
     glob_t found;
-    int error = glob(pattern, GLOB_ERR, NULL, &found);
+    int error = glob(pattern, GLOB_ERR | GLOB_TILDE, NULL, &found);
     if (error != 0) {
         globfree(&found);
         return GT_FAIL(GT_ERR_IO, "%s: %s", pattern,
@@ -65,15 +68,23 @@ static gt_status add_glob(gt_tokens *t, const char *pattern, const char *format)
     return st;
 }
 
+/* A name that is there is meant, whatever signs are in it. */
+static gt_status add_path(gt_tokens *t, const char *path, const char *format)
+{
+    bool pattern = path[0] == '~' || strpbrk(path, "*?[") != NULL;
+    return pattern && access(path, F_OK) != 0 ? add_glob(t, path, format)
+                                              : add_shard(t, path, format);
+}
+
 static gt_status add_paths(gt_tokens *t, const char *paths, const char *format)
 {
+    if (access(paths, F_OK) == 0) { /* a name with ':' in it */
+        return add_shard(t, paths, format);
+    }
     char *copy = strdup(paths), *rest = copy, *path;
     gt_status st = copy != NULL ? GT_OK : GT_FAIL(GT_ERR_MEMORY, "no memory for the token paths");
     while (st == GT_OK && (path = strsep(&rest, ":")) != NULL) {
-        if (path[0] != '\0') {
-            st = strpbrk(path, "*?[") != NULL ? add_glob(t, path, format)
-                                              : add_shard(t, path, format);
-        }
+        st = path[0] != '\0' ? add_path(t, path, format) : GT_OK;
     }
     free(copy);
     if (st == GT_OK && t->shard_count == 0) {
@@ -91,6 +102,24 @@ static gt_status count_tokens(gt_tokens *t)
     t->starts[0] = 0;
     for (size_t i = 0; i < t->shard_count; i++) {
         t->starts[i + 1] = t->starts[i] + t->shards[i].count;
+    }
+    return GT_OK;
+}
+
+/* A vocabulary that does not fit shows here, not after hours. */
+static gt_status check_some(const gt_tokens *t)
+{
+    enum { RUN = 1024, RUNS = 256, RUNS_MIN = 4 };
+    int32_t run[RUN];
+    int64_t runs = RUNS / (int64_t)t->shard_count;
+    runs = runs > RUNS_MIN ? runs : RUNS_MIN;
+    for (size_t i = 0; i < t->shard_count; i++) {
+        const gti_shard *s = &t->shards[i];
+        int64_t step = s->count > RUN * runs ? s->count / runs : RUN;
+        for (int64_t at = 0; at < s->count; at += step) {
+            int64_t n = s->count - at < RUN ? s->count - at : RUN;
+            GT_TRY(gti_shard_read(s, at, n, t->vocab, run));
+        }
     }
     return GT_OK;
 }
@@ -113,6 +142,9 @@ gt_status gt_tokens_open(gt_tokens **out, const char *paths, const char *format,
     gt_status st = add_paths(t, paths, format != NULL && format[0] != '\0' ? format : "auto");
     if (st == GT_OK) {
         st = count_tokens(t);
+    }
+    if (st == GT_OK && vocab > 0) {
+        st = check_some(t);
     }
     if (st != GT_OK) {
         gt_tokens_close(&t);
@@ -176,23 +208,14 @@ gt_status gt_tokens_read(const gt_tokens *t, int64_t first, int64_t count, int32
     return GT_OK;
 }
 
-/* Small files whole; of large ones both ends and some pages between. */
 static void hash_bytes(XXH64_state_t *state, const gti_mapping *m)
 {
-    enum { PAGE = 4096, PAGES = 64 };
     uint64_t size = m->size;
     XXH64_update(state, &size, sizeof size);
-    if (m->size <= PAGE * PAGES * 4) {
-        if (m->size > 0) {
-            XXH64_update(state, m->bytes, m->size);
-        }
-        return;
+    for (size_t i = 0; i < gti_sample_count(m); i++) {
+        gti_mapping piece = gti_sample(m, i);
+        XXH64_update(state, piece.bytes, piece.size);
     }
-    for (size_t i = 0; i < PAGES; i++) {
-        size_t at = (m->size - PAGE) / (PAGES - 1) * i;
-        XXH64_update(state, m->bytes + at, PAGE);
-    }
-    XXH64_update(state, m->bytes + m->size - PAGE, PAGE);
 }
 
 uint64_t gt_tokens_hash(const gt_tokens *tokens)

@@ -7,6 +7,7 @@ usage: test_train_gpt.py TRAIN_GPT TEXT [MPIRUN]
 import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,28 @@ def good_runs(folder, config):
     result = run(["--config", config, "--data", str(few), "--set", "model.seq=4"])
     check("a text shorter than a prompt is enough", result.returncode == 0, result.stderr)
     check("and gives the same losses", losses(folder / "again")[0] == results["alone"])
+
+
+def token_files(folder, config):
+    """The format is recognized and said; a vocabulary that does not fit is a sentence."""
+    text = pathlib.Path(TEXT).read_bytes()
+    ids = [byte + 200 * (i % 3 == 0) for i, byte in enumerate(text)]
+    u16 = struct.pack(f"<{len(ids)}H", *ids)
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({len(ids)},), }}\n".encode()
+    files = {"llmc": struct.pack("<256i", 20240520, 1, len(ids), *[0] * 253) + u16, "u16": u16,
+             "npy": b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + u16}
+    seen = []
+    for name, content in files.items():
+        (folder / f"{name}.bin").write_bytes(content)
+        base = ["--config", config, "--data", str(folder / f"{name}.bin"), "--steps", "2"]
+        result = run([*base, "--set", "model.vocab=512"])
+        check(f"{name}: is recognized", result.returncode == 0
+              and f"data    {name}, 0.0" in result.stdout, result.stdout + result.stderr)
+        seen.append([line for line in result.stdout.splitlines() if "validation loss" in line])
+        small = run(base)
+        check(f"{name}: does not fit 256", small.returncode == 1 and "vocabulary" in small.stderr,
+              small.stdout + small.stderr)
+    check("the same tokens in any format", seen[0] == seen[1] == seen[2] and seen[0], str(seen))
 
 
 def bad_runs(folder, config):
@@ -159,6 +182,7 @@ def main():
         folder = pathlib.Path(name)
         (folder / "config.json").write_text(json.dumps(CONFIG))
         good_runs(folder, str(folder / "config.json"))
+        token_files(folder, str(folder / "config.json"))
         bad_runs(folder, str(folder / "config.json"))
         if MPIRUN:
             unequal_ranks(folder, str(folder / "config.json"))

@@ -180,21 +180,31 @@ static void seek_resumes_exactly(void **state)
     gt_loader_destroy(&b);
 }
 
+/* Opening looks at the whole of a small file, and at parts of a large one. */
 static void bad_tokens_surface_in_next(void **state)
 {
+    enum { LARGE = 1 << 20, BAD = 15 };
+    unsigned char *bytes = calloc(LARGE, 1);
     gt_tokens *small = NULL;
+    assert_int_equal(gt_tokens_open(&small, files_path("t.txt"), "bytes", 2 * SEQ + 1),
+                     GT_ERR_FORMAT);
+    assert_non_null(strstr(gt_last_error(), "token 15 of"));
+    bytes[2048 + BAD] = 200;
     gt_loader *l = NULL;
     gt_loader_params p = GT_LOADER_PARAMS_INIT;
     gt_batch b;
-    assert_int_equal(gt_tokens_open(&small, files_path("t.txt"), "bytes", 2 * SEQ + 1), GT_OK);
+    const char *path = files_write("large.txt", bytes, LARGE);
+    free(bytes);
+    assert_int_equal(gt_tokens_open(&small, path, "bytes", 200), GT_OK);
     p.seq = SEQ;
+    p.first = 2048;
     p.batch = p.size = 1;
     assert_int_equal(gt_loader_create(&l, small, &p), GT_OK);
     assert_int_equal(gt_loader_next(l, &b), GT_OK);
     assert_int_equal(gt_loader_next(l, &b), GT_OK);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(gt_loader_next(l, &b), GT_ERR_FORMAT);
-        assert_non_null(strstr(gt_last_error(), "token 15 of"));
+        assert_non_null(strstr(gt_last_error(), "token 2063 of"));
     }
     gt_loader_destroy(&l);
     gt_tokens_close(&small);

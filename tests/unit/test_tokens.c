@@ -89,11 +89,272 @@ static void missing_and_empty_files(void **state)
     refuse(files_path("none.txt"), "auto", GT_ERR_IO, "No such file");
     refuse(files_path("none*.txt"), "auto", GT_ERR_IO, "no such file");
     refuse(files_write("empty.txt", "", 0), "auto", GT_ERR_FORMAT, "is empty");
-    refuse(files_directory, "bytes", GT_ERR_IO, "not a regular file");
+    refuse(files_directory, "bytes", GT_ERR_IO, "is a folder, not a regular file");
+    refuse("/dev/null", "bytes", GT_ERR_IO, "not a regular file, so it cannot be mapped");
     refuse("", "auto", GT_ERR_ARGUMENT, "no token file");
     refuse(":", "auto", GT_ERR_ARGUMENT, "no token file");
     refuse(files_write("x.txt", "x", 1), "parquet", GT_ERR_ARGUMENT, "\"parquet\" is not known");
-    refuse(files_write("x.bin", "xxxxx", 5), "auto", GT_ERR_FORMAT, "neither llm.c's magic");
+}
+
+static void null_is_an_argument_error(void **state)
+{
+    gt_tokens *t = NULL;
+    const char *path = files_write("null.txt", "abc", 3);
+    assert_int_equal(gt_tokens_open(NULL, path, "auto", 0), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_tokens_open(&t, NULL, "auto", 0), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_tokens_open(&t, path, "auto", -1), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_tokens_open(&t, path, "auto", INT64_MIN), GT_ERR_ARGUMENT);
+    assert_null(t);
+    assert_int_equal(gt_tokens_read(NULL, 0, 0, &(int32_t){0}), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_tokens_count(NULL), 0);
+    assert_string_equal(gt_tokens_format(NULL), "");
+    assert_true(gt_tokens_hash(NULL) == 0);
+    gt_tokens_close(NULL);
+    gt_tokens_close(&t);
+    t = open_ok(path, NULL, INT64_MAX);
+    assert_int_equal(gt_tokens_read(t, 0, 3, NULL), GT_ERR_ARGUMENT);
+    assert_int_equal(gt_tokens_read(t, 0, 0, NULL), GT_OK);
+    assert_int_equal(gt_tokens_read(t, INT64_MIN, INT64_MAX, &(int32_t){0}), GT_ERR_ARGUMENT);
+    gt_tokens_close(&t);
+}
+
+/* ---- what "auto" takes a file for */
+enum { MANY = 3000 };
+
+static void *numbers(int size, uint32_t limit, void *out)
+{
+    unsigned char *at = out;
+    uint32_t r = 99;
+    for (int i = 0; i < MANY; i++) {
+        r = r * 1664525 + 1013904223;
+        uint64_t v = (r >> 8) % (limit - 1);
+        v = i == 7 ? limit - 1 : i % 3 == 0 ? v % 100 : v;
+        memcpy(at + i * size, &v, (size_t)size);
+    }
+    return out;
+}
+
+static void plain_numbers_are_recognized_by_the_vocabulary(void **state)
+{
+    static unsigned char space[8 * MANY + 8];
+    static const struct {
+        int size;
+        const char *format;
+    } rows[] = {{2, "u16"}, {4, "u32"}, {8, "i64"}};
+    static const uint32_t limits[] = {65, 256, 50257, 65534};
+    for (int i = 0; i < 3; i++) {
+        for (size_t k = 0; k < 4; k++) {
+            int size = rows[i].size;
+            const char *path =
+                files_write("plain.bin", numbers(size, limits[k], space), (size_t)(size * MANY));
+            gt_tokens *t = open_ok(path, "auto", limits[k]);
+            assert_string_equal(gt_tokens_format(t), rows[i].format);
+            assert_int_equal(gt_tokens_count(t), MANY);
+            int32_t got = -1;
+            assert_int_equal(gt_tokens_read(t, 7, 1, &got), GT_OK);
+            assert_int_equal(got, limits[k] - 1);
+            gt_tokens_close(&t);
+            t = NULL;
+            assert_int_equal(gt_tokens_open(&t, path, "auto", limits[k] - 1), GT_ERR_FORMAT);
+            assert_non_null(strstr(gt_last_error(), "Say the format (u16, u32, i64 or bytes)"));
+            assert_int_equal(gt_tokens_open(&t, path, rows[i].format, limits[k] - 1),
+                             GT_ERR_FORMAT);
+            assert_non_null(strstr(gt_last_error(), "token 7 of "));
+            assert_null(t);
+            t = open_ok(path, "bytes", 0);
+            assert_int_equal(gt_tokens_count(t), size * MANY);
+            gt_tokens_close(&t);
+            refuse(path, "auto", GT_ERR_FORMAT, "no vocabulary is given");
+        }
+    }
+    /* odd sizes, random bytes, a vocabulary that any 16 bits fit, zeros, too few to tell */
+    numbers(2, 50257, space);
+    refuse(files_write("odd.bin", space, 2 * MANY - 1), "u16", GT_ERR_FORMAT,
+           "no multiple of the 2");
+    gt_tokens *t = (gt_tokens *)8;
+    assert_int_equal(gt_tokens_open(&t, files_write("odd.bin", space, 2 * MANY - 1), "auto", 50257),
+                     GT_ERR_FORMAT);
+    assert_int_equal(gt_tokens_open(&t, files_write("big.bin", space, 2 * MANY), "auto", 128256),
+                     GT_ERR_FORMAT);
+    assert_int_equal(gt_tokens_open(&t, files_write("few.bin", space, 40), "auto", 50257),
+                     GT_ERR_FORMAT);
+    for (size_t i = 0; i < sizeof space; i++) {
+        space[i] = (unsigned char)(i * i * 131 + i * 7 + 3 + i / 256);
+    }
+    assert_int_equal(gt_tokens_open(&t, files_write("noise.bin", space, 8 * MANY), "auto", 50257),
+                     GT_ERR_FORMAT);
+    memset(space, 0, sizeof space);
+    assert_int_equal(gt_tokens_open(&t, files_write("zero.bin", space, 8 * MANY), "auto", 50257),
+                     GT_ERR_FORMAT);
+    assert_ptr_equal(t, (gt_tokens *)8);
+    /* a last shard that is too short to tell is what the one before it is */
+    char both[600];
+    snprintf(both, sizeof both, "%s:%s", files_write("p0.bin", numbers(2, 50257, space), 2 * MANY),
+             files_write("p1.bin", space, 6));
+    t = open_ok(both, "auto", 50257);
+    assert_int_equal(gt_tokens_count(t), MANY + 3);
+    gt_tokens_close(&t);
+}
+
+static void text_of_any_name_is_bytes(void **state)
+{
+    static const char *const texts[] = {"x",
+                                        "plain\n",
+                                        "\xef\xbb\xbf na\xc3\xafve \xe6\x97\xa5",
+                                        "Gr\xfc\xdf"
+                                        "e in Latin-1",
+                                        "{\"text\": \"json\"}\n",
+                                        "\x1b[31mred\x1b[0m\r\n\f\b"};
+    static const char *const names[] = {"t.txt", "t.bin", "t", "t.dat"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        for (int k = 0; k < 4; k++) {
+            gt_tokens *t = open_ok(files_write(names[k], texts[i], strlen(texts[i])), "auto", 256);
+            assert_string_equal(gt_tokens_format(t), "bytes");
+            gt_tokens_close(&t);
+        }
+    }
+    /* a vocabulary that lacks what the text has */
+    gt_tokens *t = NULL;
+    assert_int_equal(gt_tokens_open(&t, files_write("t.txt", "abc\xff", 4), "auto", 128),
+                     GT_ERR_FORMAT);
+    assert_non_null(
+        strstr(gt_last_error(), "(bytes) is 255, wanted 0 to 127, what the vocabulary"));
+}
+
+static void other_files_are_named(void **state)
+{
+    static const struct {
+        const char *begin, *says;
+    } rows[] = {{"\x1f\x8b", "gzip; unpack it"},
+                {"\x28\xb5\x2f\xfd", "zstd; unpack it"},
+                {"PK\x03\x04", "a zip archive"},
+                {"PAR1", "a Parquet file"},
+                {"\x89HDF", "an HDF5 file"},
+                {"\x80\x04", "a pickle"},
+                {"\xff\xfe", "text in UTF-16"},
+                {"%PDF", "a PDF file"},
+                {"BZh", "bzip2; unpack it first"},
+                {"\xfd"
+                 "7zXZ",
+                 "xz; unpack it first"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        unsigned char file[200];
+        for (size_t k = 0; k < sizeof file; k++) {
+            file[k] = (unsigned char)(k * 37);
+        }
+        memcpy(file, rows[i].begin, strlen(rows[i].begin));
+        const char *path = files_write("other", file, sizeof file);
+        refuse(path, "auto", GT_ERR_FORMAT, rows[i].says);
+        gt_tokens *t = open_ok(path, "bytes", 256); /* told: as it is */
+        assert_int_equal(gt_tokens_count(t), 200);
+        gt_tokens_close(&t);
+    }
+}
+
+/* ---- numpy.save() */
+static const char *write_npy(const char *dictionary, int major, const void *values, size_t bytes)
+{
+    static unsigned char file[1024];
+    size_t n = strlen(dictionary), at = major == 1 ? 10 : 12;
+    memset(file, 0, sizeof file);
+    memcpy(file, "\x93NUMPY", 6);
+    file[6] = (unsigned char)major;
+    memcpy(file + 8, &(uint32_t){(uint32_t)n}, major == 1 ? 2 : 4);
+    memcpy(file + at, dictionary, n);
+    memcpy(file + at + n, values, bytes);
+    return files_write("array.npy", file, at + n + bytes);
+}
+
+static void npy_files(void **state)
+{
+    const uint16_t u16[] = {1, 2, 50256, 4};
+    const int64_t i64[] = {1, 2, 50256, 4};
+    static const char *const good[] = {
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (4,), }   \n",
+        "{'descr': '<u2', 'fortran_order': True, 'shape': (4,), }\n",
+        "{'descr': '<u2', 'fortran_order': False, 'shape': (2, 2), }\n",
+        "{'shape': (1,4), 'fortran_order': False, 'descr': '<u2'}"};
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        for (int major = 1; major <= 3; major++) {
+            gt_tokens *t = open_ok(write_npy(good[i], major, u16, sizeof u16), "auto", 50257);
+            assert_string_equal(gt_tokens_format(t), "npy");
+            assert_int_equal(gt_tokens_count(t), 4);
+            expect(t, 0, 4, (int32_t[]){1, 2, 50256, 4});
+            gt_tokens_close(&t);
+        }
+    }
+    gt_tokens *t = open_ok(
+        write_npy("{'descr': '<i8', 'fortran_order': False, 'shape': (4,), }", 1, i64, sizeof i64),
+        "npy", 50257);
+    expect(t, 0, 4, (int32_t[]){1, 2, 50256, 4});
+    gt_tokens_close(&t);
+    static const struct {
+        const char *dictionary, *says;
+    } bad[] = {
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }", "dtype '<f4'"},
+        {"{'descr': '>u2', 'fortran_order': False, 'shape': (4,), }", "dtype '>u2'"},
+        {"{'descr': '|O', 'fortran_order': False, 'shape': (4,), }", "dtype '|O'"},
+        {"{'fortran_order': False, 'shape': (4,), }", "dtype (none)"},
+        {"{'descr': '<u2', 'fortran_order': True, 'shape': (2, 2), }", "column by column"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (5,), }", "promises 5 values"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }", "promises 3 values"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", "promises 0 values"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (), }", "promises 1 values"},
+        {"{'descr': '<u2', 'fortran_order': False, }", "no shape"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (-4,), }", "no shape"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (4", "no shape"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (4,", "no shape"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (4611686018427387904, 4), }",
+         "no shape"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999999,), }",
+         "no shape"},
+        {"{'descr':", "dtype"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        refuse(write_npy(bad[i].dictionary, 1, u16, sizeof u16), "auto", GT_ERR_FORMAT,
+               bad[i].says);
+    }
+    refuse(files_write("cut.npy", "\x93NUMPY\1", 7), "auto", GT_ERR_FORMAT, "header is damaged");
+    refuse(files_write("cut.npy", "\x93NUMPY\1\0\xff\0{'descr'", 18), "auto", GT_ERR_FORMAT,
+           "header is damaged");
+    refuse(files_write("cut.npy", "\x93NUMPY\2\0\xff\xff\xff\xff{'descr'", 20), "auto",
+           GT_ERR_FORMAT, "header is damaged");
+    refuse(files_write("cut.npy", "\x93NUMPY\11\0\1\0\0\0{}", 14), "auto", GT_ERR_FORMAT,
+           "header is damaged");
+    refuse(files_write("no.npy", "abc", 3), "npy", GT_ERR_FORMAT, "does not begin like a .npy");
+}
+
+/* ---- names */
+static void names_with_signs_in_them(void **state)
+{
+    static const char *const names[] = {"a:b.txt",
+                                        "a[1].txt",
+                                        "what?.txt",
+                                        "st*r.txt",
+                                        "with space.txt",
+                                        "~tilde.txt",
+                                        "\xe6\x97\xa5\xe6\x9c\xac.txt"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        gt_tokens *t = open_ok(files_write(names[i], "abcd", 4 - i % 2), "auto", 0);
+        assert_int_equal(gt_tokens_count(t), 4 - i % 2);
+        gt_tokens_close(&t);
+    }
+    char *home = getenv("HOME"), *kept = home != NULL ? strdup(home) : NULL;
+    setenv("HOME", files_directory, 1);
+    files_write("in-home.txt", "abcde", 5);
+    gt_tokens *t = open_ok("~/in-home.txt", "auto", 0);
+    assert_int_equal(gt_tokens_count(t), 5);
+    gt_tokens_close(&t);
+    t = open_ok("~/in-ho*:~/in-home.txt", "auto", 0);
+    assert_int_equal(gt_tokens_count(t), 10);
+    gt_tokens_close(&t);
+    refuse("~/none.txt", "auto", GT_ERR_IO, "no such file");
+    if (kept != NULL) {
+        setenv("HOME", kept, 1);
+    } else {
+        unsetenv("HOME");
+    }
+    free(kept);
 }
 
 static size_t llmc(unsigned char *out, int32_t magic, int32_t version, int32_t count,
@@ -117,12 +378,10 @@ static void llmc_files(void **state)
     assert_int_equal(gt_tokens_count(t), 3);
     expect(t, 0, 3, (int32_t[]){0, 50256, 7});
     gt_tokens_close(&t);
-    t = open_ok(good, "llmc", 50256);
-    int32_t got[3];
-    assert_int_equal(gt_tokens_read(t, 0, 3, got), GT_ERR_FORMAT);
+    assert_int_equal(gt_tokens_open(&t, good, "llmc", 50256), GT_ERR_FORMAT);
     assert_non_null(strstr(gt_last_error(), "token 1 of "));
-    assert_non_null(strstr(gt_last_error(), "good.bin is 50256, wanted 0 to 50255"));
-    gt_tokens_close(&t);
+    assert_non_null(strstr(gt_last_error(), "good.bin (llmc) is 50256, wanted 0 to 50255"));
+    assert_null(t);
 
     refuse(files_write("cut.bin", file, n - 1), "auto", GT_ERR_FORMAT,
            "has 1029 bytes, but its header promises 3 tokens = 1030");
@@ -341,7 +600,7 @@ static void hundred_shards_with_few_descriptors(void **state)
     few.rlim_cur = 64;
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
     int open_before = open_descriptors();
-    gt_tokens *t = open_ok(files_path("many-*.txt"), "auto", 0);
+    gt_tokens *t = open_ok(files_path("many-*.txt"), "bytes", 0);
     assert_int_equal(open_descriptors(), open_before);
     assert_int_equal(gt_tokens_count(t), 100);
     int32_t got[100];
@@ -390,6 +649,12 @@ int main(void)
         cmocka_unit_test(bytes_of_any_file),
         cmocka_unit_test(shards_join),
         cmocka_unit_test(missing_and_empty_files),
+        cmocka_unit_test(null_is_an_argument_error),
+        cmocka_unit_test(plain_numbers_are_recognized_by_the_vocabulary),
+        cmocka_unit_test(text_of_any_name_is_bytes),
+        cmocka_unit_test(other_files_are_named),
+        cmocka_unit_test(npy_files),
+        cmocka_unit_test(names_with_signs_in_them),
         cmocka_unit_test(llmc_files),
         cmocka_unit_test(megatron_pair),
         cmocka_unit_test(damaged_megatron_pairs_are_refused),
