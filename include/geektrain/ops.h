@@ -284,7 +284,8 @@ typedef struct gt_adamw_params {
 #endif
 GT_API void gt_adamw_params_init(gt_adamw_params *params, size_t size);
 /* Loshchilov & Hutter 2019; eps outside the root, after bias correction:
- * p -= lr * ((m/c1) / (sqrt(v/c2) + eps) + weight_decay*p), c = 1 - beta^step. master may be the
+ * p -= lr * ((m/c1) / (sqrt(v/c2) + eps) + weight_decay*p), c = 1 - beta^step. eps may be 0: a
+ * quotient by 0 counts as 0, so that what has had no gradient stays. master may be the
  * remainder (GT_U8, 2n bytes, see gt_master_split) of a bf16 param, which is then required: 2 bytes
  * per parameter in place of 4, the same numbers. */
 GT_API gt_status gt_adamw(gt_context *ctx, gt_tensor *param, gt_tensor *master, gt_tensor *m,
@@ -329,7 +330,11 @@ GT_API gt_status gt_lion(gt_context *ctx, gt_tensor *param, gt_tensor *master, g
 GT_API gt_status gt_lamb_update(gt_context *ctx, gt_tensor *update, gt_tensor *m, gt_tensor *v,
                                 gt_tensor *norms, const gt_tensor *master, const gt_tensor *grad,
                                 const gt_adamw_params *params, gt_stream *stream);
-/* master -= lr * trust * update, where trust is |p| / |u|, or 1 when either is 0. */
+/* LAMB's trust ratio |p| / |u|, held to [min_coeff, max_coeff], or 1 when either norm is 0; norms
+ * as gt_lamb_update leaves them, summed over the shards of the tensor. DeepSpeed's bounds are 0.01
+ * and 10; 0 and INFINITY bound nothing. 1 for NULL or norms that are not finite. */
+GT_API double gt_lamb_trust(const double norms[2], double min_coeff, double max_coeff);
+/* master -= lr * trust * update. */
 GT_API gt_status gt_lamb_apply(gt_context *ctx, gt_tensor *param, gt_tensor *master,
                                const gt_tensor *update, float lr, float trust, gt_stream *stream);
 

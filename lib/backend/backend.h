@@ -55,9 +55,9 @@
     X(reduce, 3)                                                                                   \
     X(sum_sq, 2)                                                                                   \
     X(find_nonfinite, 2)                                                                           \
-    X(adamw, 6)                                                                                    \
-    X(sgd, 5)                                                                                      \
-    X(lion, 5)                                                                                     \
+    X(adamw, 5)                                                                                    \
+    X(sgd, 4)                                                                                      \
+    X(lion, 4)                                                                                     \
     X(lamb_update, 6)                                                                              \
     X(lamb_apply, 3)                                                                               \
     X(master_split, 3)                                                                             \
@@ -278,14 +278,14 @@ struct gti_find_nonfinite_args {
 
 /* One pass over a flat shard. g = grad * grad_scale (unscale, clip and averaging in one factor);
  * l2: g += weight_decay*p; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
- * p -= lr * (m/c1) / (sqrt(v/c2) + eps) + (l2 ? 0 : lr*weight_decay*p); c1 = 1-b1^t, c2 = 1-b2^t
- * given. master f32 (or the 16-bit remainder of a bf16 param, see gt_master_split, as 2n bytes of
- * u8 with master_is_remainder); param (float dtype) receives the rounded value, may be absent or
- * the same memory as master. grad float dtype. Moments (of every optimizer) f32 or bf16; bf16 ones
- * are rounded stochastically, by bits hashed from the element's own values and `step`: so the draw
- * depends on no index, and any sharding makes the same one. */
+ * p -= lr * (m/c1) / (sqrt(v/c2) + eps) + (l2 ? 0 : lr*weight_decay*p), where a quotient by 0 is
+ * 0; c1 = 1-b1^t, c2 = 1-b2^t given. master f32 (or the 16-bit remainder of a bf16 param, see
+ * gt_master_split, as 2n bytes of u8 with master_is_remainder); param (float dtype) receives the
+ * rounded value, may be absent or the same memory as master. grad float dtype. Moments (of every
+ * optimizer) f32 or bf16; bf16 ones are rounded stochastically, by bits hashed from the element's
+ * own values and `step`: so the draw depends on no index, and any sharding makes the same one. */
 struct gti_adamw_args {
-    gt_tensor param, master, m, v, grad, unused;
+    gt_tensor param, master, m, v, grad;
     float lr, beta1, beta2, eps, weight_decay, grad_scale;
     double c1, c2;
     int64_t step;
@@ -294,7 +294,7 @@ struct gti_adamw_args {
 /* g = grad * grad_scale + weight_decay*p; v = momentum*v + (1-dampening)*g (first: v = g; v absent
  * when momentum is 0: v = g); p -= lr * (nesterov ? g + momentum*v : v). */
 struct gti_sgd_args {
-    gt_tensor param, master, v, grad, unused;
+    gt_tensor param, master, v, grad;
     float lr, momentum, dampening, weight_decay, grad_scale;
     int64_t step;
     bool nesterov, first;
@@ -302,7 +302,7 @@ struct gti_sgd_args {
 /* Chen et al. 2023: u = sign(b1 m + (1-b1) g); p -= lr*(u + weight_decay*p); m = b2 m + (1-b2) g.
  */
 struct gti_lion_args {
-    gt_tensor param, master, m, grad, unused;
+    gt_tensor param, master, m, grad;
     float lr, beta1, beta2, weight_decay, grad_scale;
 };
 /* You et al. 2020, first half: moments as adamw, u = (m/c1)/(sqrt(v/c2)+eps) + weight_decay*p;

@@ -98,7 +98,10 @@ static gt_status take_adamw(gt_adamw_params *p, const gt_adamw_params *params)
     GT_TRY(check_number("lr", p->lr));
     GT_TRY(check_beta("beta1", p->beta1));
     GT_TRY(check_beta("beta2", p->beta2));
-    GT_TRY(check_number("eps", p->eps));
+    if (!(p->eps >= 0.0f) || isinf(p->eps)) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "eps is %g, wanted a finite number from 0 on",
+                       (double)p->eps);
+    }
     GT_TRY(check_number("weight_decay", p->weight_decay));
     return check_step(p->step);
 }
@@ -241,6 +244,15 @@ gt_status gt_lamb_update(gt_context *ctx, gt_tensor *update, gt_tensor *m, gt_te
         .step = p.step,
     };
     return n == 0 ? GT_OK : GTI_RUN(ctx, stream, lamb_update, &args);
+}
+
+double gt_lamb_trust(const double norms[2], double min_coeff, double max_coeff)
+{
+    if (norms == NULL || !(norms[0] > 0.0) || !(norms[1] > 0.0) || isinf(norms[0]) ||
+        isinf(norms[1])) {
+        return 1.0;
+    }
+    return fmax(min_coeff, fmin(max_coeff, sqrt(norms[0]) / sqrt(norms[1])));
 }
 
 gt_status gt_lamb_apply(gt_context *ctx, gt_tensor *param, gt_tensor *master,

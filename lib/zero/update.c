@@ -180,8 +180,7 @@ static gt_status lamb_second(gt_zero *zero, struct zero_unit *u, const double *s
         if (p.count == 0 || u->tensors[i].frozen) {
             continue;
         }
-        double weight = sqrt(sums[2 * i]), update = sqrt(sums[2 * i + 1]);
-        double trust = weight > 0.0 && update > 0.0 ? weight / update : 1.0;
+        double trust = gt_lamb_trust(&sums[2 * i], 0.01, 10.0); /* DeepSpeed's defaults */
         struct piece_tensors x;
         gt_tensor step;
         GT_TRY(cut(u, states, p, &x));

@@ -500,6 +500,107 @@ static void lamb_matches_oracle(void **state)
     }
 }
 
+/* The ratio of the norms, within its bounds; 1 where there is no ratio. */
+static void lamb_trust_is_bounded(void **state)
+{
+    const struct {
+        double norms[2], want, free;
+    } cases[] = {
+        {{4.0, 1.0}, 2.0, 2.0},           {{1e6, 1.0}, 10.0, 1000.0}, {{1e-8, 1.0}, 0.01, 1e-4},
+        {{0.0, 1.0}, 1.0, 1.0},           {{1.0, 0.0}, 1.0, 1.0},     {{NAN, 1.0}, 1.0, 1.0},
+        {{INFINITY, INFINITY}, 1.0, 1.0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        TH_TRUE(gt_lamb_trust(cases[i].norms, 0.01, 10.0) == cases[i].want);
+        TH_TRUE(fabs(gt_lamb_trust(cases[i].norms, 0.0, INFINITY) / cases[i].free - 1.0) < 1e-12);
+    }
+    TH_TRUE(gt_lamb_trust(NULL, 0.01, 10.0) == 1.0);
+}
+
+/* ---- no gradient, no epsilon ------------------------------------------------------------------
+ */
+/* Elements 0 mod 3 never have a gradient; those 1 mod 3 have one whose square no f32 holds; the
+ * others an ordinary one. */
+static double sparse_gradient(int64_t i)
+{
+    return i % 3 == 0 ? 0.0 : i % 3 == 1 ? 1e-30 : 0.5;
+}
+
+typedef enum family { ADAMW, ADAM, LAMB, LION, SGD, FAMILIES } family;
+
+static void step_of(th *h, family f, gt_tensor *t, gt_tensor *norms, float eps, int64_t step)
+{
+    gt_adamw_params a = GT_ADAMW_PARAMS_INIT;
+    gt_sgd_params s = GT_SGD_PARAMS_INIT;
+    gt_lion_params l = GT_LION_PARAMS_INIT;
+    a.lr = s.lr = l.lr = 0.01f;
+    a.step = s.step = step;
+    a.eps = eps;
+    a.l2 = f == ADAM;
+    s.momentum = 0.9f;
+    if (f == ADAMW || f == ADAM) {
+        TH_OK(gt_adamw(h->ctx, NULL, &t[0], &t[1], &t[2], &t[3], &a, NULL));
+    } else if (f == LION) {
+        TH_OK(gt_lion(h->ctx, NULL, &t[0], &t[1], &t[3], &l, NULL));
+    } else if (f == SGD) {
+        TH_OK(gt_sgd(h->ctx, NULL, &t[0], &t[1], &t[3], &s, NULL));
+    } else {
+        TH_OK(gt_lamb_update(h->ctx, &t[4], &t[1], &t[2], norms, &t[0], &t[3], &a, NULL));
+        TH_OK(gt_lamb_apply(h->ctx, NULL, &t[0], &t[4], a.lr, 1.0f, NULL));
+    }
+}
+
+static void without_gradient_and_eps(th *h, family f, float eps)
+{
+    const int64_t n = 67;
+    gt_tensor t[5], norms = th_new(h, GT_F64, TH_SHAPE(2)); /* param, m, v, gradient, update */
+    double *grad = th_host(h, n);
+    for (int k = 0; k < 5; k++) {
+        t[k] = th_new(h, GT_F32, TH_SHAPE(n));
+        th_fill(h, &t[k], 0.0);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        grad[i] = sparse_gradient(i);
+    }
+    th_random(h, &t[0], 1, 1.0);
+    th_set(h, &t[3], grad);
+    th_fill(h, &norms, 0.0);
+    const double *before = th_get(h, &t[0]);
+    for (int64_t step = 1; step <= 3; step++) {
+        step_of(h, f, t, &norms, eps, step);
+    }
+    const double *after = th_get(h, &t[0]);
+    for (int64_t i = 0; i < n; i++) {
+        const double moved = before[i] - after[i];
+        const double want = f == SGD ? 0.5 * 0.01 * (1.0 + 1.9 + 2.71) : 3 * 0.01;
+        const bool moves = i % 3 == 2 || (i % 3 == 1 && f == LION);
+        TH_TRUE(fabs(moved - (moves ? want : 0.0)) <= (moves ? 1e-3 * want : 0.0));
+    }
+}
+
+static void elements_without_gradient_stay_without_eps(void **state)
+{
+    TH_ON_DEVICES(h)
+    {
+        for (int f = 0; f < FAMILIES; f++) {
+            without_gradient_and_eps(&h, (family)f, 0.0f);
+            without_gradient_and_eps(&h, (family)f, (float)1e-46);
+        }
+        /* What has no direction must not hide a NaN. */
+        gt_tensor t[4];
+        for (int k = 0; k < 4; k++) {
+            t[k] = th_new(&h, GT_F32, TH_SHAPE(3));
+            th_fill(&h, &t[k], 0.0);
+        }
+        th_set(&h, &t[3], (const double[]){0.0, NAN, 1.0});
+        gt_adamw_params a = GT_ADAMW_PARAMS_INIT;
+        a.eps = 0.0f;
+        TH_OK(gt_adamw(h.ctx, NULL, &t[0], &t[1], &t[2], &t[3], &a, NULL));
+        const double *got = th_get(&h, &t[0]);
+        TH_TRUE(got[0] == 0.0 && isnan(got[1]) && fabs(got[2] + 1e-3) < 1e-9);
+    }
+}
+
 /* ---- refusals ---------------------------------------------------------------------------------
  */
 static void optimizers_refuse_bad_arguments(void **state)
@@ -525,6 +626,9 @@ static void optimizers_refuse_bad_arguments(void **state)
         p.lr = NAN;
         TH_FAILS(gt_adamw(h.ctx, NULL, &t, &t, &t, &g, &p, NULL), GT_ERR_ARGUMENT, "lr is nan");
         p.lr = 1;
+        p.eps = -1e-8f;
+        TH_FAILS(gt_adamw(h.ctx, NULL, &t, &t, &t, &g, &p, NULL), GT_ERR_ARGUMENT, "eps is -1e-08");
+        p.eps = 0.0f;
         p.beta2 = 1.0f;
         TH_FAILS(gt_adamw(h.ctx, NULL, &t, &t, &t, &g, &p, NULL), GT_ERR_ARGUMENT, "beta2 is 1");
         p.struct_size = 0;
@@ -567,6 +671,8 @@ int main(void)
         cmocka_unit_test(sgd_matches_oracle),
         cmocka_unit_test(lion_matches_oracle),
         cmocka_unit_test(lamb_matches_oracle),
+        cmocka_unit_test(lamb_trust_is_bounded),
+        cmocka_unit_test(elements_without_gradient_stay_without_eps),
         cmocka_unit_test(optimizers_refuse_bad_arguments),
         cmocka_unit_test(params_init_sets_defaults),
     };

@@ -4,8 +4,6 @@
  * and the rounding to the parameter's dtype. Bytes moved per element: 28 with everything f32; the
  * same with a bf16 parameter and gradient beside f32 master and moments.
  */
-#include <math.h>
-
 #include "backend/cpu/kernels/moment.h"
 
 struct factors {
@@ -32,7 +30,7 @@ static void update(float *restrict p, float *restrict m, float *restrict v, cons
         float v1 = f.beta2 * v[i] + f.one_minus_beta2 * (grad * grad);
         m[i] = m1;
         v[i] = v1;
-        p[i] -= f.rate * m1 / (sqrtf(v1 * f.inv_c2) + f.eps) + f.decay * p[i];
+        p[i] -= f.rate * m1 / gti_adam_denominator(v1, f.inv_c2, f.eps) + f.decay * p[i];
     }
 }
 

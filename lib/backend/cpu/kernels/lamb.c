@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0
  * LAMB (You et al. 2020) in two passes; the norms between them need all shards of a tensor. */
-#include <math.h>
-
 #include "backend/cpu/kernels/moment.h"
 #include "backend/cpu/kernels/sums.h"
 
@@ -19,7 +17,7 @@ static void lamb_moments(float *restrict u, float *restrict m, float *restrict v
         float v1 = b2 * v[i] + one_minus_b2 * (grad * grad);
         m[i] = m1;
         v[i] = v1;
-        u[i] = m1 * inv_c1 / (sqrtf(v1 * inv_c2) + eps) + decay * p[i];
+        u[i] = m1 * inv_c1 / gti_adam_denominator(v1, inv_c2, eps) + decay * p[i];
     }
 }
 

@@ -5,6 +5,8 @@
 #ifndef GTI_CPU_MOMENT_H
 #define GTI_CPU_MOMENT_H
 
+#include <math.h>
+
 #include "backend/cpu/kernels/range.h"
 
 /* A chunk of a moment to be updated in place: in the tensor itself, or converted into buffer. */
@@ -15,6 +17,15 @@ static inline float *gti_moment_in(float *buffer, const gt_tensor *t, size_t fir
     }
     gti_bf16_to_f32_n(buffer, (const uint16_t *)t->data + first, n);
     return buffer;
+}
+
+/* Adam's denominator, by which a moment is divided. It is 0 where eps is (or underflows to) 0 and
+ * no gradient has come yet, or none whose square an f32 holds: then there is no direction to go in,
+ * and the quotient is to be 0. A NaN moment still shows. */
+static inline float gti_adam_denominator(float v, float inv_c2, float eps)
+{
+    const float d = sqrtf(v * inv_c2) + eps;
+    return d == 0.0f ? INFINITY : d;
 }
 
 /* 32 well-mixed bits of an element's values: the lower half for one moment, the upper for another.

@@ -10,7 +10,8 @@ static double adam_direction(double *m, double *v, double g, const struct gti_re
     *v = a->beta2 * *v + (1.0 - a->beta2) * g * g;
     double m_hat = *m / (1.0 - pow(a->beta1, (double)a->step));
     double v_hat = *v / (1.0 - pow(a->beta2, (double)a->step));
-    return m_hat / (sqrt(v_hat) + a->eps);
+    double denominator = sqrt(v_hat) + a->eps;
+    return denominator == 0.0 ? 0.0 : m_hat / denominator;
 }
 
 void gti_ref_adamw(double *p, double *m, double *v, double grad, const struct gti_ref_adamw *a)
