@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-#include "backend/backend.h"
 #include "ops/check.h"
+#include "ops/reduce.h"
 
 enum { TAG_GATHER = 1, TAG_REDUCE = 2 };
 
@@ -25,13 +25,18 @@ gt_status gti_tp_take(const gt_tp *tp, size_t *offset, gt_dtype dtype, int64_t r
     size_t bytes = (size_t)(rows * columns) * gt_dtype_size(dtype);
     size_t have = gt_tensor_bytes(&tp->scratch);
     bytes = (bytes + 63) & ~(size_t)63;
-    if (tp->scratch.data == NULL || *offset + bytes > have) {
+    if (bytes > 0 && (tp->scratch.data == NULL || *offset + bytes > have)) {
         return GT_FAIL(GT_ERR_ARGUMENT,
                        "tensor-parallel scratch has %zu bytes, wanted at least %zu", have,
                        *offset + bytes);
     }
-    *out = gt_tensor_2d((char *)tp->scratch.data + *offset, dtype, rows, columns);
+    *out = gt_tensor_2d(tp->scratch.data, dtype, rows, columns);
     out->device = tp->scratch.device;
+    if (out->data != NULL) {
+        out->data = (char *)out->data + *offset;
+    } else {
+        out->device = gt_context_device(tp->ctx); /* empty */
+    }
     *offset += bytes;
     return GT_OK;
 }
@@ -100,8 +105,7 @@ gt_status gti_tp_reduce_send(const gt_tp *tp, gti_works *works, int peer, const 
 static gt_status add(const gt_tp *tp, gt_tensor *out, const gt_tensor *a, const gt_tensor *b,
                      gt_stream *stream)
 {
-    struct gti_reduce_args args = {.out = *out, .a = *a, .b = *b, .kind = GTI_REDUCE_SUM};
-    return GTI_RUN(tp->ctx, stream, reduce, &args);
+    return gti_reduce(tp->ctx, out, a, b, GTI_REDUCE_SUM, stream);
 }
 
 gt_status gti_tp_reduce_sum(const gt_tp *tp, gt_tensor *out, const gt_tensor *parts,

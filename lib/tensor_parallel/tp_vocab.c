@@ -66,9 +66,9 @@ gt_status gti_tp_embedding_backward(const gt_tp *tp, gt_tensor *dtable, gt_tenso
     gt_tensor whole = *dy;
     if (gti_tp_cut(tp)) {
         size_t offset = 0;
-        int64_t n = gt_tensor_numel(ids);
-        GT_TRY(gti_tp_take(tp, &offset, dy->dtype, n, gt_tensor_numel(dy) * gti_tp_size(tp) / n,
-                           &whole));
+        int64_t n, columns;
+        gti_rows_columns(dy, &n, &columns);
+        GT_TRY(gti_tp_take(tp, &offset, dy->dtype, gt_tensor_numel(ids), columns, &whole));
         GT_TRY(gt_all_gather(tp->comm, &whole, dy, stream, NULL));
     }
     return gt_embedding_backward(tp->ctx, dtable, dpositions, &whole, ids, rows, &p, stream);

@@ -217,11 +217,52 @@ static void token_outside_the_vocabulary_is_named(void **state)
     }
 }
 
+/* Not a single row: nothing to do, without scratch too. */
+static void no_rows_rank(gt_comm *world, gt_context *ctx, void *user)
+{
+    const tp_case *c = user;
+    shard s = shard_of(world, ctx, c);
+    const int64_t v = gt_split_count(V, s.size, s.rank);
+    gt_tensor table = th_new(s.h, GT_F32, TH_SHAPE(v, C)), dt = th_new(s.h, GT_F32, TH_SHAPE(v, C));
+    gt_tensor ids = th_new(s.h, GT_I32, TH_SHAPE(0)), rows = th_new(s.h, GT_I64, TH_SHAPE(0));
+    gt_tensor y = th_new(s.h, GT_F32, TH_SHAPE(0, C)), st = th_new(s.h, GT_F64, TH_SHAPE(2));
+    gt_tensor dp = th_new(s.h, GT_F32, TH_SHAPE(SEQ, C)), z = th_new(s.h, GT_F32, TH_SHAPE(0, v));
+    gt_tensor *kept[] = {&dt, &dp, &st};
+    for (int i = 0; i < 3; i++) {
+        th_fill(s.h, kept[i], 7.0);
+    }
+    gt_embedding_params p = GT_EMBEDDING_PARAMS_INIT;
+    p.vocab = V;
+    p.seq = SEQ;
+    s.tp.scratch = (gt_tensor){0};
+    TH_OK(gt_tp_embedding_forward(&s.tp, &y, &table, NULL, &ids, &rows, &p, NULL));
+    TH_OK(gt_tp_embedding_backward(&s.tp, &dt, &dp, &y, &ids, &rows, &p, NULL));
+    TH_OK(gt_tp_cross_entropy(&s.tp, &z, NULL, &st, &ids, V, NULL, NULL));
+    for (int i = 0; i < 3; i++) {
+        const double *got = th_get(s.h, kept[i]);
+        for (int64_t e = 0; e < gt_tensor_numel(kept[i]); e++) {
+            TH_TRUE(got[e] == 7.0);
+        }
+    }
+}
+
+static void no_rows_are_nothing_to_do(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= 3; size++) {
+        for (int cut = 0; cut < 2; cut++) {
+            tp_case c = {.dtype = GT_F32, .sequence_parallel = cut, .ffn = 3};
+            gti_run_ranks(size, no_rows_rank, size == 2 ? "guarded" : "cpu", &c);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embedding_matches_one_rank),
         cmocka_unit_test(cross_entropy_matches_one_rank),
+        cmocka_unit_test(no_rows_are_nothing_to_do),
         cmocka_unit_test(target_outside_the_vocabulary_is_named),
         cmocka_unit_test(token_outside_the_vocabulary_is_named),
     };
