@@ -5,7 +5,8 @@
 
 #include "backend/backend.h"
 
-/* Whether OpenBLAS runs on kernels made for this processor. */
+/* Whether OpenBLAS goes by the calling thread's number of threads and runs on kernels made for
+ * processors like this one. */
 bool gti_blas_usable(void);
 /* c = op(a) op(b) + beta c on so many threads; all f32; bias and epilogue are not looked at. */
 void gti_blas_sgemm(const struct gti_gemm_args *g, int threads);
