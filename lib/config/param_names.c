@@ -51,14 +51,15 @@ static gt_status check_value(int index, const char *name, double value, double b
 {
     if (!(value >= 0 && value <= 1e30)) {
         return GT_FAIL(GT_ERR_CONFIG,
-                       "optimizer.params.groups[%d].%s is %g, wanted a number from 0 to 1e30", index,
-                       name, value);
+                       "optimizer.params.groups[%d].%s is %g, wanted a number from 0 to 1e30",
+                       index, name, value);
     }
     if (value > 0 && !(base > 0)) {
-        return GT_FAIL(GT_ERR_CONFIG,
-                       "optimizer.params.groups[%d].%s is %g, but optimizer.params.%s is 0: a group "
-                       "scales it, give it a value",
-                       index, name, value, name);
+        return GT_FAIL(
+            GT_ERR_CONFIG,
+            "optimizer.params.groups[%d].%s is %g, but optimizer.params.%s is 0: a group "
+            "scales it, give it a value",
+            index, name, value, name);
     }
     return GT_OK;
 }
@@ -79,7 +80,8 @@ static gt_status check_group(const gt_optimizer_config *o, int i)
     }
     if ((lr & (lr - 1)) != 0 || (decay & (decay - 1)) != 0) {
         return GT_FAIL(GT_ERR_CONFIG, "optimizer.params.groups[%d] has both %s, wanted one of them",
-                       i, (lr & (lr - 1)) != 0 ? "lr and lr_scale" : "weight_decay and decay_scale");
+                       i,
+                       (lr & (lr - 1)) != 0 ? "lr and lr_scale" : "weight_decay and decay_scale");
     }
     if (lr != 0) {
         bool absolute = lr == GT_GROUP_LR;

@@ -172,6 +172,7 @@ static gt_status lamb_trust(gt_zero *zero, struct zero_unit *u, gt_tensor *norms
 
 static gt_status lamb_second(gt_zero *zero, struct zero_unit *u, const double *sums, double lr)
 {
+    const gt_optimizer_config *o = &zero->params.optimizer;
     gt_tensor states[GTI_MAX_STATES];
     GT_TRY(gti_zero_offload_begin(zero, u, states));
     int64_t first = gti_zero_state_first(zero, u), count = gti_zero_state_count(zero, u);
@@ -180,7 +181,8 @@ static gt_status lamb_second(gt_zero *zero, struct zero_unit *u, const double *s
         if (p.count == 0 || u->tensors[i].frozen) {
             continue;
         }
-        double trust = gt_lamb_trust(&sums[2 * i], 0.01, 10.0); /* DeepSpeed's defaults */
+        double trust =
+            gt_lamb_trust(&sums[2 * i], o->min_coeff, o->max_coeff > 0.0 ? o->max_coeff : INFINITY);
         struct piece_tensors x;
         gt_tensor step;
         GT_TRY(cut(u, states, p, &x));

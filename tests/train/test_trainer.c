@@ -175,6 +175,72 @@ static void short_batch(gt_comm *world, gt_context *ctx, void *user)
     close_bench(&b);
 }
 
+/* ---- optimizers -------------------------------------------------------------------------------
+ */
+/* Losses of three steps; with eps 0 most rows of the embedding have had no gradient. */
+static void optimizer_losses(gt_comm *world, gt_context *ctx, const gt_optimizer_config *optimizer,
+                             double loss[3])
+{
+    struct bench b;
+    const layout l = {.dp = gt_comm_size(world), .micro = 1, .zero = 2, .no_dropout = true};
+    memset(&b, 0, sizeof(b));
+    layout_config(&b.config, &l);
+    b.config.optimizer = *optimizer;
+    TH_OK(gt_model_create(&b.model));
+    TH_OK(gt_model_add_gpt(b.model, &b.config.model));
+    TH_OK(gt_trainer_create(&b.trainer, ctx, world, b.model, &b.config));
+    b.rank = gt_comm_rank(world);
+    b.size = gt_comm_size(world);
+    for (int step = 0; step < 3; step++) {
+        gt_step_result r;
+        load_batch(&b, step);
+        TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));
+        TH_EQUAL(r.outcome, GT_STEP_APPLIED);
+        TH_TRUE(isfinite(r.loss));
+        loss[step] = r.loss;
+    }
+    close_bench(&b);
+}
+
+/* LAMB whose trust ratio is held to 1 is AdamW; each bound counts. */
+static void bounded_trust(gt_comm *world, gt_context *ctx, void *user)
+{
+    gt_config config;
+    const layout l = {.micro = 1};
+    double adamw[3], bound[4][3];
+    const double bounds[4][2] = {{1.0, 1.0}, {0.0, 1e30}, {0.5, 1e30}, {0.0, 0.5}};
+    layout_config(&config, &l);
+    gt_optimizer_config o = config.optimizer;
+    optimizer_losses(world, ctx, &o, adamw);
+    o.type = GT_LAMB;
+    for (int i = 0; i < 4; i++) {
+        o.min_coeff = bounds[i][0];
+        o.max_coeff = bounds[i][1];
+        optimizer_losses(world, ctx, &o, bound[i]);
+        for (int k = 0; k < i; k++) {
+            TH_TRUE(fabs(bound[i][2] - bound[k][2]) > 5e-6 * adamw[2]);
+        }
+    }
+    TH_TRUE(fabs(bound[0][2] - adamw[2]) < 1e-6 * adamw[2]);
+    (void)user;
+}
+
+static void no_epsilon(gt_comm *world, gt_context *ctx, void *user)
+{
+    static const gt_optimizer_type types[] = {GT_ADAMW, GT_ADAM, GT_LAMB};
+    static const double eps[] = {0.0, 1e-46};
+    for (int i = 0; i < 6; i++) {
+        gt_config config;
+        const layout l = {.micro = 1};
+        double losses[3];
+        layout_config(&config, &l);
+        config.optimizer.type = types[i / 2];
+        config.optimizer.eps = eps[i % 2];
+        optimizer_losses(world, ctx, &config.optimizer, losses);
+    }
+    (void)user;
+}
+
 /* ---- skipped steps ----------------------------------------------------------------------------
  */
 
@@ -419,6 +485,8 @@ static const struct row rows[] = {
     {"all targets ignored", no_tokens, 1, 3},
     {"a short last batch", short_batch, 1, 3},
     {"the seed of the configuration", seeds, 1, 2},
+    {"LAMB's trust ratio within bounds", bounded_trust, 1, 2},
+    {"Adam and LAMB without epsilon", no_epsilon, 1, 2},
     {"overflow of the loss scale", overflow, 1, 2},
     {"NaN on one rank", one_rank_nan, 2, 3},
     {"different configurations", different_configs, 2, 3},
