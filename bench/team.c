@@ -107,6 +107,7 @@ static void *live(void *user)
         if (m->team->quit) {
             break;
         }
+        m->result.struct_size = sizeof(m->result);
         BENCH_OK(gt_trainer_step(m->trainer, &m->batch, &m->result));
         pthread_barrier_wait(&m->team->end);
     }

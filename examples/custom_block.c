@@ -41,7 +41,8 @@ enum { W_DH, W_SCRATCH };
 static gt_status declare(gt_block *block, gt_param_list *params)
 {
     const adapter *a = block->state;
-    gt_param down = {.name = "down.weight",
+    gt_param down = {.struct_size = sizeof(gt_param),
+                     .name = "down.weight",
                      .ndim = 2,
                      .shape = {a->rank, a->width},
                      .tp_axis = 0,
@@ -215,7 +216,7 @@ static gt_status run(app *a, int argc, char **argv)
     TRY(gt_comm_agree(a->world, open_data(a, argv[1])));
     for (int64_t step = 0; step < steps; step++) {
         gt_batch batch;
-        gt_step_result r;
+        gt_step_result r = GT_STEP_RESULT_INIT;
         gt_status st = gt_loader_next(a->loader, &batch);
         TRY(st == GT_OK ? GT_OK : gt_comm_fail(a->world, st));
         TRY(gt_trainer_step(a->trainer, &batch, &r));

@@ -173,7 +173,7 @@ static gt_status train(app *a)
     int64_t every = a->config.train.eval_interval, steps = a->config.train.steps;
     for (int64_t step = 1; step <= steps; step++) {
         gt_batch batch;
-        gt_step_result result;
+        gt_step_result result = GT_STEP_RESULT_INIT;
         TRY(for_all(a, gt_loader_next(a->train, &batch)));
         TRY(gt_trainer_step(a->trainer, &batch, &result));
         TRY(a->rank == 0 ? for_all(a, gt_monitor_step(a->monitor, &result)) : GT_OK);

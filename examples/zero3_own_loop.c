@@ -25,6 +25,7 @@ static int32_t target[BATCH];
 typedef struct program {
     gt_context *ctx;
     gt_comm *comm;
+    gt_params *table;
     gt_zero *zero;
     gt_tokens *text;
     int64_t first, rows; /* this rank's samples of a batch */
@@ -38,40 +39,53 @@ static void ok(gt_status status)
     }
 }
 
-static void add_units(program *p)
+/* Parameters 2l and 2l + 1 of the table are the weight and the bias of layer l, which is unit l. */
+static int weight_of(int l)
 {
+    return 2 * l;
+}
+
+static int bias_of(int l)
+{
+    return 2 * l + 1;
+}
+
+static void describe(program *p)
+{
+    ok(gt_params_create(&p->table, NULL));
     for (int l = 0; l < LAYERS; l++) {
-        gt_zero_tensor tensors[2] = {
-            {.name = "weight", .lr_scale = 1, .decay_scale = 1, .norm_weight = 1},
-            {.name = "bias", .lr_scale = 1, .norm_weight = 1}}; /* decay_scale 0: no decay */
-        tensors[0].numel = width[l + 1] * width[l];
-        tensors[1].numel = width[l + 1];
-        char name[32];
-        snprintf(name, sizeof(name), "layer.%d", l);
-        ok(gt_zero_add_unit(p->zero, name, 2, tensors, NULL, NULL)); /* its index is l */
+        char unit[32], name[2][48];
+        snprintf(unit, sizeof(unit), "layer.%d", l);
+        snprintf(name[0], sizeof(name[0]), "%s.weight", unit);
+        snprintf(name[1], sizeof(name[1]), "%s.bias", unit);
+        gt_param weight = GT_PARAM_INIT, bias = GT_PARAM_INIT;
+        weight.name = name[0];
+        weight.ndim = 2;
+        weight.shape[0] = width[l + 1];
+        weight.shape[1] = width[l];
+        weight.init = GT_INIT_NORMAL;
+        weight.std = (float)sqrt(2.0 / (double)width[l]);
+        bias.name = name[1]; /* begins at 0 */
+        bias.ndim = 1;
+        bias.shape[0] = width[l + 1];
+        bias.no_decay = true;
+        ok(gt_params_add_unit(p->table, unit, NULL, NULL));
+        ok(gt_params_add(p->table, l, &weight, NULL));
+        ok(gt_params_add(p->table, l, &bias, NULL));
     }
-    ok(gt_zero_allocate(p->zero)); /* all is 0 now; the biases stay so */
-    for (int l = 0; l < LAYERS; l++) {
-        gt_init_params init = GT_INIT_PARAMS_INIT;
-        init.kind = GT_INIT_NORMAL;
-        init.std = (float)sqrt(2.0 / (double)width[l]);
-        init.stream_id = (uint64_t)l; /* every rank computes its part of the same numbers */
-        ok(gt_zero_init_param(p->zero, l, 0, 0, width[l + 1] * width[l], &init));
-    }
-    ok(gt_zero_publish(p->zero));
 }
 
 static void set_up(program *p, const char *path, int stage)
 {
-    gt_config defaults;
-    gt_config_init(&defaults);
-    gt_zero_params params = GT_ZERO_PARAMS_INIT; /* dtypes: f32 */
+    gt_zero_params params = GT_ZERO_PARAMS_INIT; /* AdamW, f32 */
     params.stage = stage;
-    params.optimizer = defaults.optimizer; /* AdamW */
     ok(gt_context_create(&p->ctx, NULL));
     ok(gt_comm_create(&p->comm, p->ctx, NULL)); /* MPI under mpirun, else a world of one */
-    ok(gt_zero_create(&p->zero, p->ctx, p->comm, &params));
-    add_units(p);
+    describe(p);
+    ok(gt_zero_create(&p->zero, p->ctx, p->comm, p->table, &params));
+    ok(gt_zero_allocate(p->zero));
+    ok(gt_zero_init_values(p->zero, 1)); /* every rank computes its part of the same numbers */
+    ok(gt_zero_publish(p->zero));
     p->first = gt_split_first(BATCH, gt_comm_size(p->comm), gt_comm_rank(p->comm));
     p->rows = gt_split_count(BATCH, gt_comm_size(p->comm), gt_comm_rank(p->comm));
     ok(gt_tokens_open(&p->text, path, "bytes", 256));
@@ -110,8 +124,8 @@ static void forward(program *p)
         gt_tensor w, b, x = matrix(p, act[l], l), y = matrix(p, pre[l], l + 1);
         ok(gt_zero_gather(p->zero, l)); /* the unit's parameters are here, */
         ok(l + 1 < LAYERS ? gt_zero_prefetch(p->zero, l + 1) : GT_OK); /* the next ones coming */
-        ok(gt_zero_param(p->zero, l, 0, &w));
-        ok(gt_zero_param(p->zero, l, 1, &b));
+        ok(gt_zero_param(p->zero, weight_of(l), &w));
+        ok(gt_zero_param(p->zero, bias_of(l), &b));
         w = weight(w, l);
         ok(gt_linear_forward(p->ctx, &y, &x, &w, &b, NULL));
         if (l + 1 < LAYERS) {
@@ -131,9 +145,9 @@ static void backward(program *p)
         gt_tensor dx = matrix(p, l ? grad[l - 1] : NULL, l);
         ok(gt_zero_gather(p->zero, l));
         ok(l > 0 ? gt_zero_prefetch(p->zero, l - 1) : GT_OK);
-        ok(gt_zero_param(p->zero, l, 0, &w));
-        ok(gt_zero_grad(p->zero, l, 0, &dw));
-        ok(gt_zero_grad(p->zero, l, 1, &db));
+        ok(gt_zero_param(p->zero, weight_of(l), &w));
+        ok(gt_zero_grad(p->zero, weight_of(l), &dw));
+        ok(gt_zero_grad(p->zero, bias_of(l), &db));
         w = weight(w, l);
         dw = weight(dw, l);
         ok(gt_linear_backward(p->ctx, l ? &dx : NULL, &dw, &db, &dy, &x, &w, NULL));
@@ -194,6 +208,7 @@ int main(int argc, char **argv)
     }
     gt_tokens_close(&p.text);
     gt_zero_destroy(&p.zero);
+    gt_params_destroy(&p.table);
     gt_comm_destroy(&p.comm);
     gt_context_destroy(&p.ctx);
     return 0;

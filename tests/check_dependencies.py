@@ -20,7 +20,8 @@ LAYERS = [
     ["comm"],
     ["ops"],
     ["data", "config", "mesh"],
-    ["optim", "schedule", "params"],
+    ["schedule", "params"],
+    ["optim"],
     ["monitor", "pipeline", "tensor_parallel"],
     ["zero"],
     ["nn"],
@@ -32,7 +33,7 @@ LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in fol
 PUBLIC = {
     "status.h": "core", "tensor.h": "core", "context.h": "core",
     "comm.h": "comm", "ops.h": "ops", "config.h": "config", "data.h": "data",
-    "monitor.h": "monitor", "optim.h": "optim",
+    "monitor.h": "monitor", "optim.h": "optim", "optimizer.h": "optim",
     "step.h": "optim",
     "mesh.h": "mesh", "params.h": "params", "schedule.h": "schedule", "pipeline.h": "pipeline",
     "tensor_parallel.h": "tensor_parallel", "zero.h": "zero", "block.h": "nn", "model.h": "nn", "trainer.h": "trainer", "geektrain.h": "trainer",

@@ -7,7 +7,7 @@
  *   tensor.h   views of memory                    ops.h      operations on tensors
  *   comm.h     collectives                        mesh.h     the world as pp x dp x cp x tp
  *   params.h   parameters                         block.h    blocks of a model, yours too
- *   model.h    GPT-2 and Llama blocks
+ *   model.h    GPT-2 and Llama blocks             optimizer.h  optimizers, yours too
  *   zero.h     sharded state                      optim.h    learning rate, loss scaler
  *   config.h   JSON configuration                 data.h     token files
  *   schedule.h pipeline schedules as data         pipeline.h their executor
@@ -35,6 +35,7 @@
 #include <geektrain/block.h>
 #include <geektrain/config.h>
 #include <geektrain/optim.h>
+#include <geektrain/optimizer.h>
 #include <geektrain/data.h>
 #include <geektrain/model.h>
 #include <geektrain/schedule.h>

@@ -23,6 +23,7 @@ typedef enum gt_step_outcome {
 GT_API const char *gt_step_outcome_name(gt_step_outcome outcome);
 
 typedef struct gt_step_result {
+    size_t struct_size;
     gt_step_outcome outcome;
     double loss;          /* mean over the valid tokens of the global batch; same on all ranks  */
     int64_t tokens;       /* valid tokens of the global batch                                   */
@@ -42,6 +43,8 @@ typedef struct gt_step_result {
     double data_s;      /* taking the batch over to the device                                */
     double comm_busy_s; /* at least one operation was in flight, under compute or not         */
 } gt_step_result;
+#define GT_STEP_RESULT_INIT GT_PARAMS_INIT(gt_step_result)
+GT_API void gt_step_result_init(gt_step_result *result, size_t size);
 
 #ifdef __cplusplus
 }

@@ -17,6 +17,14 @@ void gti_params_init(void *params, size_t size);
  * the struct's name, for the sentence. */
 gt_status gti_params_copy(void *dst, size_t size, const void *src, const char *type);
 
+/* The body of every gt_x_params_init() whose defaults are not all zero: as much of them as the
+ * caller's struct has. */
+void gti_params_defaults(void *params, size_t size, const void *defaults, size_t defaults_size);
+
+/* The other way round: as much of ours as the caller's struct has, whose struct_size stays. Fields
+ * that only the caller knows become 0. */
+gt_status gti_params_give(void *out, const void *ours, size_t size, const char *type);
+
 /* gt_gemm_params p; GT_TRY(GTI_PARAMS_COPY(&p, params, gt_gemm_params)); */
 #define GTI_PARAMS_COPY(dst, src, type) gti_params_copy((dst), sizeof(type), (src), #type)
 

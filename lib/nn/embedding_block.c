@@ -10,7 +10,8 @@ enum { W_TP, W_DY };
 static gt_status declare(gt_block *block, gt_param_list *params)
 {
     const gti_gpt *gpt = block->state;
-    gt_param p = {.name = "tokens",
+    gt_param p = {.struct_size = sizeof(p),
+                  .name = "tokens",
                   .ndim = 2,
                   .shape = {gpt->config.vocab, gpt->config.width},
                   .tp_axis = 0,

@@ -19,7 +19,8 @@ static int weight_index(const gti_gpt *gpt)
 static gt_status declare(gt_block *block, gt_param_list *params)
 {
     const gti_gpt *gpt = block->state;
-    gt_param p = {.name = "weight",
+    gt_param p = {.struct_size = sizeof(p),
+                  .name = "weight",
                   .ndim = 2,
                   .shape = {gpt->config.vocab, gpt->config.width},
                   .tp_axis = 0,

@@ -6,7 +6,8 @@
 gt_status gti_norm_declare(const gti_gpt *gpt, gt_param_list *params, const char *weight,
                            const char *bias)
 {
-    gt_param p = {.name = weight,
+    gt_param p = {.struct_size = sizeof(p),
+                  .name = weight,
                   .ndim = 1,
                   .shape = {gpt->config.width},
                   .tp_axis = GT_REPLICATED,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/params.h"
 #include "core/tensor.h"
 #include "params/param_layout.h"
 
@@ -49,19 +50,26 @@ gt_status gt_param_add(gt_param_list *list, const gt_param *param)
     if (list == NULL || param == NULL) {
         return GT_FAIL(GT_ERR_ARGUMENT, "gt_param_add needs a list and a parameter");
     }
-    GT_TRY(gti_param_check(param));
+    gt_param copy;
+    GT_TRY(GTI_PARAMS_COPY(&copy, param, gt_param));
+    GT_TRY(gti_param_check(&copy));
+    if (strlen(copy.name) >= GT_PARAM_NAME_MAX) {
+        return GT_FAIL(GT_ERR_ARGUMENT,
+                       "parameter name %.40s... has %zu characters, want at most %d", copy.name,
+                       strlen(copy.name), GT_PARAM_NAME_MAX - 1);
+    }
     for (int i = 0; i < list->count; i++) {
-        if (strcmp(list->params[i].name, param->name) == 0) {
-            return GT_FAIL(GT_ERR_ARGUMENT, "parameter %s is declared twice", param->name);
+        if (strcmp(list->params[i].name, copy.name) == 0) {
+            return GT_FAIL(GT_ERR_ARGUMENT, "parameter %s is declared twice", copy.name);
         }
     }
     GT_TRY(grow((void **)&list->params, list->count, &list->room, sizeof(gt_param)));
-    gt_param copy = *param;
-    copy.name = strdup(param->name);
-    copy.tied_to = param->tied_to ? strdup(param->tied_to) : NULL;
-    if (copy.name == NULL || (param->tied_to != NULL && copy.tied_to == NULL)) {
+    const char *name = copy.name, *tied_to = copy.tied_to;
+    copy.name = strdup(name);
+    copy.tied_to = tied_to ? strdup(tied_to) : NULL;
+    if (copy.name == NULL || (tied_to != NULL && copy.tied_to == NULL)) {
         free((char *)copy.name);
-        return GT_FAIL(GT_ERR_MEMORY, "no host memory for the name of parameter %s", param->name);
+        return GT_FAIL(GT_ERR_MEMORY, "no host memory for the name of parameter %s", name);
     }
     list->params[list->count++] = copy;
     return GT_OK;

@@ -62,22 +62,33 @@ gt_status gti_transformer_declare(gt_block *block, gt_param_list *params)
     int64_t c = gpt->config.width, d = gpt->head_size, q = gpt->config.heads * d;
     int64_t kv = gpt->kv_heads * d, f = gpt->ffn;
     float std = gpt->init_std, residual = std / sqrtf(2.0f * (float)gpt->config.layers);
-    gt_param qkv = {.name = "attn.qkv.weight",
+    gt_param qkv = {.struct_size = sizeof(gt_param),
+                    .name = "attn.qkv.weight",
                     .shape = {q + 2 * kv, c},
                     .tp_unit = d,
                     .sections = 3,
                     .section = {q, kv, kv},
                     .tp_share = true,
                     .std = std};
-    gt_param out = {
-        .name = "attn.out.weight", .shape = {c, q}, .tp_axis = 1, .tp_unit = d, .std = residual};
-    gt_param up = {.name = "mlp.up.weight", .shape = {f, c}, .std = std};
-    gt_param gate_up = {.name = "mlp.gate_up.weight",
+    gt_param out = {.struct_size = sizeof(out),
+                    .name = "attn.out.weight",
+                    .shape = {c, q},
+                    .tp_axis = 1,
+                    .tp_unit = d,
+                    .std = residual};
+    gt_param up = {
+        .struct_size = sizeof(gt_param), .name = "mlp.up.weight", .shape = {f, c}, .std = std};
+    gt_param gate_up = {.struct_size = sizeof(gt_param),
+                        .name = "mlp.gate_up.weight",
                         .shape = {2 * f, c},
                         .sections = 2,
                         .section = {f, f},
                         .std = std};
-    gt_param down = {.name = "mlp.down.weight", .shape = {c, f}, .tp_axis = 1, .std = residual};
+    gt_param down = {.struct_size = sizeof(gt_param),
+                     .name = "mlp.down.weight",
+                     .shape = {c, f},
+                     .tp_axis = 1,
+                     .std = residual};
     GT_TRY(gti_norm_declare(gpt, params, "norm1.weight", "norm1.bias"));
     GT_TRY(add_weight(params, gpt, qkv, "attn.qkv.bias"));
     GT_TRY(add_weight(params, gpt, out, "attn.out.bias"));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "params/param_layout.h"
 
+#include <math.h>
 #include <string.h>
 
 #include <geektrain/mesh.h>
@@ -30,9 +31,9 @@ static gt_status check_sections(const gt_param *param)
         return GT_FAIL(GT_ERR_ARGUMENT, "parameter %s has %d sections, want 0..%d", param->name,
                        param->sections, GT_MAX_SECTIONS);
     }
-    if (param->sections > 1 && param->tp_axis != 0) {
-        return GT_FAIL(GT_ERR_ARGUMENT, "parameter %s has sections along axis %d, want axis 0",
-                       param->name, param->tp_axis);
+    if (param->tp_unit < 0) {
+        return GT_FAIL(GT_ERR_ARGUMENT, "parameter %s has tp_unit %lld, want 0 or more",
+                       param->name, (long long)param->tp_unit);
     }
     for (int i = 0; i < section_count(param); i++) {
         int64_t length = section_length(param, i);
@@ -59,10 +60,17 @@ gt_status gti_param_check(const gt_param *param)
     if (param == NULL || param->name == NULL || param->name[0] == '\0') {
         return GT_FAIL(GT_ERR_ARGUMENT, "a parameter was declared without a name");
     }
-    if (strlen(param->name) >= GT_PARAM_NAME_MAX) {
+    if (strlen(param->name) >= 2 * GT_PARAM_NAME_MAX) {
         return GT_FAIL(GT_ERR_ARGUMENT,
                        "parameter name %.40s... has %zu characters, want at most %d", param->name,
-                       strlen(param->name), GT_PARAM_NAME_MAX - 1);
+                       strlen(param->name), 2 * GT_PARAM_NAME_MAX - 1);
+    }
+    if ((unsigned)param->init > GT_INIT_UNIFORM || !isfinite(param->mean) ||
+        !isfinite(param->std)) {
+        return GT_FAIL(GT_ERR_ARGUMENT,
+                       "parameter %s has initial values of kind %d, mean %g, std %g; want a kind "
+                       "of gt_init_kind and finite numbers",
+                       param->name, (int)param->init, (double)param->mean, (double)param->std);
     }
     if (param->ndim < 0 || param->ndim > 4) {
         return GT_FAIL(GT_ERR_SHAPE, "parameter %s has %d dimensions, want 0..4", param->name,

@@ -10,8 +10,7 @@
 #include <geektrain/params.h>
 
 /* One contiguous range of the cut axis. The local tensor is [outer, sum of counts, inner]; this
- * piece is rows [local_first, +count) of it and rows [global_first, +count) of the whole. With more
- * than one piece the axis is 0 (outer is 1), so each is also contiguous in memory. */
+ * piece is rows [local_first, +count) of it and rows [global_first, +count) of the whole. */
 typedef struct gti_param_piece {
     int64_t global_first, local_first, count;
     int replicas;      /* ranks that hold exactly this piece, this one included           */

@@ -4,11 +4,13 @@
 #include "trainer/engine.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/params.h"
 #include "core/tensor.h"
 #include "params/param_layout.h"
 
@@ -131,51 +133,10 @@ static gt_status make_zero(gt_trainer *t)
     p.offload_optimizer = t->config.zero.offload_optimizer;
     p.offload_path = t->config.zero.offload_path;
     p.model_comm = t->tp;
-    GT_TRY(gt_zero_create(&t->zero, t->ctx, gt_mesh_comm(t->mesh, GT_AXIS_SHARD), &p));
-    return gti_trainer_make_units(t);
-}
-
-/* The ranks that hold the same key/value heads get one color, -1 who shares none. *any: some rank
- * does. */
-static gt_status share_color(const gt_trainer *t, int *color, bool *any)
-{
-    int size = gt_comm_size(t->tp), rank = gt_comm_rank(t->tp);
-    for (int i = 0; i < t->param_count; i++) {
-        if (!gti_param_has_replicas(&t->params[i].decl, size)) {
-            continue;
-        }
-        *any = true;
-        gti_param_piece pieces[GT_MAX_SECTIONS];
-        int count = gti_param_pieces(&t->params[i].decl, size, rank, pieces);
-        for (int k = 0; k < count; k++) {
-            if (pieces[k].replicas > 1 && *color >= 0 && *color != pieces[k].replica_first) {
-                return GT_FAIL(GT_ERR_UNSUPPORTED,
-                               "%s shares its heads among other ranks than the "
-                               "parameters before it",
-                               t->params[i].name);
-            }
-            *color = pieces[k].replicas > 1 ? pieces[k].replica_first : *color;
-        }
-        if (t->config.optimizer.type == GT_LAMB) {
-            return GT_FAIL(GT_ERR_UNSUPPORTED,
-                           "LAMB with %s held by several tensor-parallel ranks (fewer key/value "
-                           "heads than tp %d)",
-                           t->params[i].name, size);
-        }
-    }
-    return GT_OK;
-}
-
-/* Where tensor parallelism outnumbers the key/value heads, the ranks that share one. */
-static gt_status make_share(gt_trainer *t)
-{
-    int color = -1;
-    bool any = false;
-    if (t->tp == NULL) {
-        return GT_OK;
-    }
-    GT_TRY(gt_comm_agree(t->tp, share_color(t, &color, &any)));
-    return any ? gt_comm_split(&t->share, t->tp, color, gt_comm_rank(t->tp)) : GT_OK;
+    p.rule = t->rule.struct_size ? &t->rule : NULL;
+    p.rule_user = t->rule_user;
+    GT_TRY(gt_comm_agree(t->world, gti_trainer_make_units(t)));
+    return gt_zero_create(&t->zero, t->ctx, gt_mesh_comm(t->mesh, GT_AXIS_SHARD), t->table, &p);
 }
 
 static gt_status plan_alone(gt_trainer *t)
@@ -189,7 +150,7 @@ static gt_status plan_alone(gt_trainer *t)
 /* Before anything is done per block or parameter with others. */
 static gt_status same_model(gt_trainer *t)
 {
-    const uint64_t model[] = {(uint64_t)t->block_count, (uint64_t)t->param_count,
+    const uint64_t model[] = {(uint64_t)t->block_count, (uint64_t)t->table->count,
                               (uint64_t)t->parameters, gti_trainer_model_hash(t)};
     return gt_comm_check_equal(t->world, "the model (its blocks and their parameters)", model,
                                sizeof(model));
@@ -259,6 +220,13 @@ static gt_status count_flops(gt_trainer *t)
     return GT_OK;
 }
 
+/* Agreed before anything is published: a publication under way waits for all ranks. */
+static gt_status init_values(gt_trainer *t)
+{
+    GT_TRY(gt_comm_agree(t->world, gt_zero_init_values(t->zero, t->config.seed)));
+    return gt_zero_publish(t->zero);
+}
+
 static gt_status build(gt_trainer *t)
 {
     GT_TRY(gt_comm_agree(t->world, check_config(&t->config)));
@@ -269,17 +237,38 @@ static gt_status build(gt_trainer *t)
     GT_TRY(gt_comm_agree(t->world, gti_trainer_share_costs(t)));
     GT_TRY(gt_comm_agree(t->world, place_alone(t)));
     GT_TRY(gt_comm_agree(t->world, make_zero(t)));
-    GT_TRY(gt_comm_agree(t->world, make_share(t)));
     GT_TRY(gt_comm_agree(t->world, gti_trainer_check_memory(t)));
     GT_TRY(gt_comm_agree(t->world, gt_zero_allocate(t->zero)));
-    GT_TRY(gt_comm_agree(t->world, gti_trainer_init_values(t)));
+    GT_TRY(gt_comm_agree(t->world, init_values(t)));
     GT_TRY(gt_comm_agree(t->world, allocate_alone(t)));
     GT_TRY(gt_comm_agree(t->world, make_pipeline(t)));
     return count_flops(t);
 }
 
+static gt_status take_options(gt_trainer *t, const gt_trainer_options *options)
+{
+    gt_trainer_options o;
+    GT_TRY(GTI_PARAMS_COPY(&o, options, gt_trainer_options));
+    if (o.optimizer != NULL) {
+        GT_TRY(GTI_PARAMS_COPY(&t->rule, o.optimizer, gt_optimizer));
+    }
+    t->rule_user = o.optimizer_user;
+    return GT_OK;
+}
+
+void gt_trainer_options_init(gt_trainer_options *options, size_t size)
+{
+    gti_params_init(options, size);
+}
+
 gt_status gt_trainer_create(gt_trainer **out, gt_context *ctx, gt_comm *world, gt_model *model,
                             const gt_config *config)
+{
+    return gt_trainer_create_with(out, ctx, world, model, config, NULL);
+}
+
+gt_status gt_trainer_create_with(gt_trainer **out, gt_context *ctx, gt_comm *world, gt_model *model,
+                                 const gt_config *config, const gt_trainer_options *options)
 {
     bool given = out && ctx && world && model && config;
     gt_trainer *t = given ? calloc(1, sizeof(*t)) : NULL;
@@ -301,7 +290,9 @@ gt_status gt_trainer_create(gt_trainer **out, gt_context *ctx, gt_comm *world, g
     t->model = model;
     t->config = *config;
     t->loss_scale = 1.0;
-    gt_status st = build(t);
+    t->learning_rate = NAN;
+    gt_status st = gt_comm_agree(world, take_options(t, options));
+    st = st == GT_OK ? build(t) : st;
     if (st != GT_OK) {
         char cause[GTI_ERROR_MAX];
         snprintf(cause, sizeof(cause), "%s", gt_last_error());
@@ -324,7 +315,8 @@ void gt_trainer_destroy(gt_trainer **trainer)
     gt_zero_destroy(&t->zero);
     gti_trainer_free_memory(t);
     gt_schedule_destroy(&t->schedule);
-    gt_comm_destroy(&t->share);
+    gt_params_destroy(&t->table);
+    free(t->uses);
     gt_mesh_destroy(&t->mesh);
     free(t);
     *trainer = NULL;
@@ -332,30 +324,35 @@ void gt_trainer_destroy(gt_trainer **trainer)
 
 const gt_mesh *gt_trainer_mesh(const gt_trainer *trainer)
 {
-    return trainer->mesh;
+    return trainer ? trainer->mesh : NULL;
 }
 
 int64_t gt_trainer_parameters(const gt_trainer *trainer)
 {
-    return trainer->parameters;
+    return trainer ? trainer->parameters : 0;
 }
 
 double gt_trainer_step_flops(const gt_trainer *trainer)
 {
-    return trainer->step_flops;
+    return trainer ? trainer->step_flops : 0;
+}
+
+const gt_params *gt_trainer_params(const gt_trainer *trainer)
+{
+    return trainer ? trainer->table : NULL;
 }
 
 gt_zero *gt_trainer_zero(gt_trainer *trainer)
 {
-    return trainer->zero;
+    return trainer ? trainer->zero : NULL;
 }
 
 const gt_schedule *gt_trainer_schedule(const gt_trainer *trainer)
 {
-    return trainer->schedule;
+    return trainer ? trainer->schedule : NULL;
 }
 
 const gt_pipeline *gt_trainer_pipeline(const gt_trainer *trainer)
 {
-    return trainer->pipeline;
+    return trainer ? trainer->pipeline : NULL;
 }

@@ -5,12 +5,13 @@
  *
  *   create.c          order of construction and destruction
  *   placement.c       the schedule, and the model cut over its stages
- *   trainer_params.c  parameters -> units
- *   param_values.c    their initial values; whole tensors in and out
+ *   trainer_params.c  declarations -> the parameter table and its units
+ *   whole_values.c    whole states and gradients in and out, by name
  *   trainer_memory.c  slots, scratch, constants
  *   stage.c           running blocks forward, backward
  *   batch.c           tokens and rows on the device
- *   step.c            a step; evaluation
+ *   step.c            a step, whole and taken apart
+ *   evaluate.c        the loss of a batch
  *   generate.c        sampling
  */
 #ifndef GTI_TRAINER_ENGINE_H
@@ -19,29 +20,26 @@
 #include <geektrain/pipeline.h>
 #include <geektrain/trainer.h>
 
-#include "core/names.h"
+#include "core/fail.h"
 #include "nn/plan.h"
+#include "params/table.h"
 
 #define GTI_NAME_MAX (2 * GT_PARAM_NAME_MAX)
 
 /* Layouts that blocks are planned for: a microbatch, and one sample for generation. */
 enum { LAYOUT_TRAIN = 0, LAYOUT_GENERATE, LAYOUT_COUNT };
 
-/* A distinct parameter of the model (a tied one appears once). */
-struct model_param {
-    char name[GTI_NAME_MAX];
-    gt_param decl;      /* strings point into the block's list */
-    int block;          /* that declares it                    */
-    bool shared;        /* other blocks are tied to it         */
-    bool sets_gradient; /* a block that uses it does           */
-    int unit, tensor;   /* on this rank, or -1              */
+/* Of a parameter of the table (a tied one has one row): where it is used. */
+struct param_use {
+    int block;   /* that declares it        */
+    bool shared; /* other blocks are tied to it */
 };
 
 struct engine_block {
     gt_block *block;
     int index; /* in the model */
     gt_param_list declared;
-    int *param; /* [declared] index of the model_param */
+    int *param; /* [declared] its row of the table */
     gt_plan plan[LAYOUT_COUNT];
     double flops; /* forward pass of one microbatch, of the tensor-parallel rank with the most */
     /* Only where the block is on this rank: */
@@ -75,22 +73,29 @@ struct engine_unit {
     int done;         /* times they did in this step so far                     */
 };
 
+/* Over the batches of a step, summed over the world. */
+struct step_sums {
+    double loss, tokens, norm_sq;
+};
+
 struct gt_trainer {
     gt_context *ctx;
     gt_comm *world;
     gt_model *model;
     gt_config config;
     gt_mesh *mesh;
-    gt_comm *tp, *cp, *share; /* NULL where of size 1; share: ranks with the same key/value heads */
+    gt_comm *tp, *cp; /* NULL where of size 1 */
     gt_schedule *schedule;
     gt_pipeline *pipeline;
     gt_zero *zero;
     gt_layout layout[LAYOUT_COUNT];
 
-    int block_count, param_count;
+    int block_count;
     struct engine_block *blocks;
-    struct model_param *params;
-    gti_names param_names;
+    gt_params *table;
+    struct param_use *uses; /* [rows of the table] */
+    gt_optimizer rule;      /* a user's; its struct_size is 0 without */
+    void *rule_user;
     int64_t parameters;
     double step_flops;
 
@@ -119,21 +124,32 @@ struct gt_trainer {
     double loss_scale;
     int64_t generate_row; /* local row whose logits are wanted, -1: on another rank */
 
+    /* A step between its first batch and its end. */
+    enum { STEP_NONE = 0, STEP_OPEN, STEP_FINISHED } phase;
+    bool ends_step;  /* the batch under way is the step's last     */
+    bool norm_known; /* sums.norm_sq is of the gradients as they are */
+    struct step_sums sums;
+    gt_step_result timing; /* seconds so far */
+
     gt_loss_scaler scaler;
-    int64_t applied, skipped;
-    bool broken;
+    int64_t applied, skipped, skipped_in_row;
+    double learning_rate;      /* NaN: the schedule's */
+    char cause[GTI_ERROR_MAX]; /* why nothing more can be done; "": it can */
 };
 
 /* trainer_params.c */
 gt_status gti_trainer_declare(gt_trainer *t);
 gt_status gti_trainer_make_units(gt_trainer *t);
-/* Its index in params, -1: none of that name. */
-int gti_trainer_find_param(const gt_trainer *t, const char *name);
 /* Of everything that blocks declare: the same on all ranks, or they do not train one model. */
 uint64_t gti_trainer_model_hash(const gt_trainer *t);
 
-/* param_values.c */
-gt_status gti_trainer_init_values(gt_trainer *t);
+/* step.c */
+/* The trainer is there, and nothing that ended its work happened: else the first cause. */
+gt_status gti_trainer_usable(const gt_trainer *t);
+/* A failure after which this trainer cannot go on, told to all ranks, whatever they wait for. */
+gt_status gti_trainer_fail(gt_trainer *t, gt_status st);
+/* Adds this rank's statistics up over the world. norm: gt_zero_norm's with it. */
+gt_status gti_trainer_sum(gt_trainer *t, struct step_sums *out);
 
 /* placement.c */
 gt_status gti_trainer_make_schedule(gt_trainer *t, const gt_stage_cost *cost);

@@ -114,9 +114,7 @@ static gt_status generate(gt_trainer *t, int32_t *text, int64_t length, int64_t 
 static gt_status check_prompt(const gt_trainer *t, const int32_t *prompt, int64_t length,
                               int64_t count, const int32_t *out)
 {
-    if (t->broken) {
-        return GT_FAIL(GT_ERR_STATE, "the trainer failed before and cannot go on");
-    }
+    GT_TRY(gti_trainer_usable(t));
     if (prompt == NULL || length < 1) {
         return GT_FAIL(GT_ERR_ARGUMENT,
                        "generation needs a prompt of at least one token, it has %lld",
@@ -163,8 +161,7 @@ gt_status gt_trainer_generate(gt_trainer *t, const int32_t *prompt, int64_t leng
     if (st == GT_OK) {
         memcpy(out, text + length, (size_t)count * sizeof(int32_t));
     } else {
-        t->broken = true;
-        st = gt_comm_fail(t->world, st);
+        st = gti_trainer_fail(t, st);
     }
     free(text);
     return st;

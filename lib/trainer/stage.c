@@ -72,8 +72,7 @@ static gt_status gather(gt_trainer *t, struct engine_block *b)
         GT_TRY(gt_zero_gather(t->zero, b->units[i]));
     }
     for (int i = 0; i < b->declared.count; i++) {
-        const struct model_param *p = &t->params[b->param[i]];
-        GT_TRY(gt_zero_param(t->zero, p->unit, p->tensor, &b->params[i]));
+        GT_TRY(gt_zero_param(t->zero, b->param[i], &b->params[i]));
         GT_TRY(view_as_declared(t, &b->declared.params[i], &b->params[i]));
     }
     return GT_OK;
@@ -100,12 +99,11 @@ static gt_status release(gt_trainer *t, struct engine_block *b)
 static gt_status open_gradients(gt_trainer *t, struct engine_block *b, bool forward)
 {
     for (int i = 0; i < b->declared.count; i++) {
-        const struct model_param *p = &t->params[b->param[i]];
         b->unset[i] = false;
         if (b->declared.params[i].sets_gradient && b->block->ops->is_loss == forward) {
-            GT_TRY(gt_zero_grad_unset(t->zero, p->unit, p->tensor, &b->grads[i], &b->unset[i]));
+            GT_TRY(gt_zero_grad_unset(t->zero, b->param[i], &b->grads[i], &b->unset[i]));
         } else {
-            GT_TRY(gt_zero_grad(t->zero, p->unit, p->tensor, &b->grads[i]));
+            GT_TRY(gt_zero_grad(t->zero, b->param[i], &b->grads[i]));
         }
         if (b->grads[i].data != NULL) {
             GT_TRY(view_as_declared(t, &b->declared.params[i], &b->grads[i]));
@@ -120,31 +118,6 @@ static void no_gradients(struct engine_block *b)
         b->grads[i] = (gt_tensor){0};
         b->unset[i] = false;
     }
-}
-
-/* Key/value heads that several tensor-parallel ranks hold: their gradients are summed over them. */
-static gt_status sum_shared_heads(gt_trainer *t, struct engine_block *b, int unit)
-{
-    int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
-    for (int i = 0; t->share != NULL && i < b->declared.count; i++) {
-        const gt_param *decl = &b->declared.params[i];
-        if (t->params[b->param[i]].unit != unit || !gti_param_has_replicas(decl, tp) ||
-            b->grads[i].data == NULL) {
-            continue;
-        }
-        gti_param_piece pieces[GT_MAX_SECTIONS];
-        int count = gti_param_pieces(decl, tp, rank, pieces);
-        int64_t inner = gti_param_inner(decl);
-        for (int k = 0; k < count; k++) {
-            if (pieces[k].replicas > 1) {
-                gt_tensor piece;
-                GT_TRY(gt_tensor_slice(&piece, &b->grads[i], pieces[k].local_first * inner,
-                                       pieces[k].count * inner));
-                GT_TRY(gt_all_reduce(t->share, &piece, GT_SUM, NULL, NULL));
-            }
-        }
-    }
-    return GT_OK;
 }
 
 bool gti_block_uses_unit(const struct engine_block *b, int unit)
@@ -174,8 +147,7 @@ static gt_status reduce(gt_trainer *t, struct engine_block *b)
         if (!last && (!each || u->reduce_after != b->index)) {
             continue;
         }
-        GT_TRY(sum_shared_heads(t, b, u->unit));
-        GT_TRY(gt_zero_reduce(t->zero, u->unit, last));
+        GT_TRY(gt_zero_reduce(t->zero, u->unit, last && t->ends_step));
     }
     return GT_OK;
 }

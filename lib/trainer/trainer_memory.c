@@ -375,7 +375,5 @@ void gti_trainer_free_memory(gt_trainer *t)
     free(t->recompute.tensors);
     free(t->chunks);
     free(t->blocks);
-    free(t->params);
-    gti_names_free(&t->param_names);
     free(t->units);
 }

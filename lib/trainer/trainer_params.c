@@ -12,43 +12,53 @@
 #include "core/tensor.h"
 #include "params/param_layout.h"
 
-static const char *param_name(const void *t, int index)
-{
-    return ((const gt_trainer *)t)->params[index].name;
-}
-
-int gti_trainer_find_param(const gt_trainer *t, const char *name)
-{
-    return gti_names_find(&t->param_names, t, name);
-}
-
 /* A tied parameter must come after its owner and be cut as it is. */
 static gt_status resolve_tie(gt_trainer *t, const struct engine_block *b, const gt_param *decl,
                              int *out)
 {
-    int owner = gti_trainer_find_param(t, decl->tied_to);
+    int owner = gt_params_find(t->table, decl->tied_to);
     if (owner < 0) {
         return GT_FAIL(GT_ERR_ARGUMENT, "%s.%s is tied to %s, which no earlier block declares",
                        b->block->name, decl->name, decl->tied_to);
     }
-    const gt_param *o = &t->params[owner].decl;
-    if (gti_param_numel(o) != gti_param_numel(decl) || o->tp_axis != decl->tp_axis) {
+    struct gti_param *o = &t->table->param[owner];
+    if (o->numel != gti_param_numel(decl) || o->decl.tp_axis != decl->tp_axis) {
         return GT_FAIL(GT_ERR_SHAPE, "%s.%s (%lld elements) is tied to %s (%lld elements)",
                        b->block->name, decl->name, (long long)gti_param_numel(decl), decl->tied_to,
-                       (long long)gti_param_numel(o));
+                       (long long)o->numel);
     }
-    t->params[owner].shared = true;
+    o->decl.sets_gradient |= decl->sets_gradient;
+    t->uses[owner].shared = true;
     *out = owner;
+    return GT_OK;
+}
+
+/* A row of the table, by its full name and with what the configuration says of it. */
+static gt_status add_row(gt_trainer *t, const struct engine_block *b, const gt_param *decl,
+                         int *out)
+{
+    char name[GTI_NAME_MAX];
+    float lr_scale, decay_scale;
+    snprintf(name, sizeof(name), "%s.%s", b->block->name, decl->name);
+    gt_param full = *decl;
+    full.name = name;
+    GT_TRY(gt_params_add(t->table, GT_ELSEWHERE, &full, out));
+    gti_config_group_scales(&t->config, name, decl->no_decay, &lr_scale, &decay_scale);
+    lr_scale *= decl->lr_scale == 0 ? 1.0f : decl->lr_scale;
+    decay_scale *= decl->decay_scale == 0 ? 1.0f : decl->decay_scale;
+    gti_params_set(t->table, *out, lr_scale, decay_scale,
+                   decl->frozen || gti_config_is_frozen(&t->config, name));
+    t->uses[*out] = (struct param_use){.block = b->index};
     return GT_OK;
 }
 
 static gt_status add_params(gt_trainer *t, struct engine_block *b)
 {
+    int rows = t->table->count + b->declared.count;
     b->param = calloc((size_t)b->declared.count + 1, sizeof(int));
-    struct model_param *grown =
-        realloc(t->params, (size_t)(t->param_count + b->declared.count + 1) * sizeof(*t->params));
+    struct param_use *grown = realloc(t->uses, (size_t)(rows + 1) * sizeof(*t->uses));
     if (grown != NULL) {
-        t->params = grown;
+        t->uses = grown;
     }
     if (b->param == NULL || grown == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "no host memory for the parameters of %s", b->block->name);
@@ -57,32 +67,34 @@ static gt_status add_params(gt_trainer *t, struct engine_block *b)
         const gt_param *decl = &b->declared.params[i];
         if (decl->tied_to != NULL) {
             GT_TRY(resolve_tie(t, b, decl, &b->param[i]));
-            t->params[b->param[i]].sets_gradient |= decl->sets_gradient;
             continue;
         }
-        struct model_param *p = &t->params[t->param_count];
-        *p = (struct model_param){.decl = *decl,
-                                  .block = b->index,
-                                  .sets_gradient = decl->sets_gradient,
-                                  .unit = -1,
-                                  .tensor = -1};
-        snprintf(p->name, sizeof(p->name), "%s.%s", b->block->name, decl->name);
-        if (gti_trainer_find_param(t, p->name) >= 0) {
-            return GT_FAIL(GT_ERR_ARGUMENT, "two parameters are named %s", p->name);
-        }
-        GT_TRY(gti_names_add(&t->param_names, t));
         if (gti_param_numel(decl) > GTI_NUMEL_MAX - t->parameters) {
             return GT_FAIL(GT_ERR_SHAPE, "the model has more than 2^52 parameters");
         }
+        GT_TRY(add_row(t, b, decl, &b->param[i]));
         t->parameters += gti_param_numel(decl);
-        b->param[i] = t->param_count++;
     }
     return GT_OK;
 }
 
+static gt_status make_table(gt_trainer *t)
+{
+    gt_params_params p = GT_PARAMS_PARAMS_INIT;
+    p.tp_size = t->layout[LAYOUT_TRAIN].tp_size;
+    p.tp_rank = t->layout[LAYOUT_TRAIN].tp_rank;
+    p.sequence_parallel = t->layout[LAYOUT_TRAIN].sequence_parallel;
+    return gt_params_create(&t->table, &p);
+}
+
+static const char *row_name(const void *table, int index)
+{
+    return ((const gt_params *)table)->param[index].decl.name;
+}
+
 gt_status gti_trainer_declare(gt_trainer *t)
 {
-    t->param_names.name_of = param_name;
+    GT_TRY(make_table(t));
     t->block_count = gt_model_blocks(t->model);
     if (t->block_count == 0) {
         return GT_FAIL(GT_ERR_ARGUMENT, "the model has no blocks");
@@ -105,7 +117,7 @@ gt_status gti_trainer_declare(gt_trainer *t)
         GT_TRY(b->block->ops->declare(b->block, &b->declared));
         GT_TRY(add_params(t, b));
     }
-    return gti_config_unmatched_pattern(&t->config, param_name, t, t->param_count);
+    return gti_config_unmatched_pattern(&t->config, row_name, t->table, t->table->count);
 }
 
 static uint64_t mix(uint64_t h, const void *bytes, size_t size)
@@ -146,56 +158,19 @@ uint64_t gti_trainer_model_hash(const gt_trainer *t)
 /* ---- units ------------------------------------------------------------------------------------
  */
 
-static gt_zero_tensor describe(const gt_trainer *t, const struct model_param *p, bool copy)
+static gt_status add_unit(gt_trainer *t, const char *name, const int *params, int count,
+                          const gt_unit_params *tie, int reduce_after)
 {
-    int tp = gt_mesh_size(t->mesh, GT_AXIS_TP), rank = gt_mesh_index(t->mesh, GT_AXIS_TP);
-    gt_zero_tensor z = {.name = p->name,
-                        .numel = gti_param_local_numel(&p->decl, tp, rank),
-                        .frozen = p->decl.frozen,
-                        .sets_gradient = p->sets_gradient,
-                        .norm_weight = copy ? 0.0 : 1.0};
-    gti_config_group_scales(&t->config, p->name, p->decl.no_decay, &z.lr_scale, &z.decay_scale);
-    if (p->decl.tp_axis == GT_REPLICATED) {
-        z.partial = p->decl.sequence_partial && t->layout[LAYOUT_TRAIN].sequence_parallel;
-        z.norm_weight = rank == 0 ? z.norm_weight : 0.0;
-        return z;
-    }
-    gti_param_piece pieces[GT_MAX_SECTIONS];
-    int count = gti_param_pieces(&p->decl, tp, rank, pieces);
-    for (int i = count - 1; i >= 0; i--) {
-        if (pieces[i].replica > 0) {
-            z.replica_from = pieces[i].local_first * gti_param_inner(&p->decl);
-            if (z.replica_from == 0) {
-                z.norm_weight = 0.0;
-            }
-        }
-    }
-    return z;
-}
-
-static gt_status add_unit(gt_trainer *t, const char *name, const int *params, int count, bool copy,
-                          gt_comm *tie, int reduce_after)
-{
-    gt_zero_tensor *tensors = calloc((size_t)count + 1, sizeof(*tensors));
+    int unit;
     struct engine_unit *grown = realloc(t->units, (size_t)(t->unit_count + 1) * sizeof(*t->units));
-    if (grown != NULL) {
-        t->units = grown;
-    }
-    if (tensors == NULL || grown == NULL) {
-        free(tensors);
+    if (grown == NULL) {
         return GT_FAIL(GT_ERR_MEMORY, "no host memory for unit %s", name);
     }
+    t->units = grown;
+    GT_TRY(gt_params_add_unit(t->table, name, tie, &unit));
+    GT_ASSERT(unit == t->unit_count); /* all units of the table are in the list */
     for (int i = 0; i < count; i++) {
-        tensors[i] = describe(t, &t->params[params[i]], copy);
-    }
-    int unit;
-    gt_status st = gt_zero_add_unit(t->zero, name, count, tensors, tie, &unit);
-    free(tensors);
-    GT_TRY(st);
-    GT_ASSERT(unit == t->unit_count); /* all of t->zero's units are in the list */
-    for (int i = 0; i < count; i++) {
-        t->params[params[i]].unit = unit;
-        t->params[params[i]].tensor = i;
+        GT_TRY(gti_params_assign(t->table, params[i], unit));
     }
     t->units[t->unit_count++] = (struct engine_unit){.unit = unit, .reduce_after = reduce_after};
     return GT_OK;
@@ -206,9 +181,9 @@ static gt_status add_unit(gt_trainer *t, const char *name, const int *params, in
  */
 static gt_status add_shared_unit(gt_trainer *t, int param)
 {
-    struct model_param *p = &t->params[param];
-    int first = -1;
+    const char *name = t->table->param[param].decl.name;
     bool elsewhere = false;
+    int first = -1;
     for (int i = 0; i < t->block_count; i++) {
         for (int k = 0; k < t->blocks[i].declared.count; k++) {
             if (t->blocks[i].param[k] == param) {
@@ -220,14 +195,16 @@ static gt_status add_shared_unit(gt_trainer *t, int param)
     if (first < 0) {
         return GT_OK;
     }
-    gt_comm *tie = elsewhere ? gt_mesh_comm(t->mesh, GT_AXIS_EMBED) : NULL;
-    if (elsewhere && gt_comm_size(tie) != 2) {
+    gt_unit_params u = GT_UNIT_PARAMS_INIT;
+    u.tie = elsewhere ? gt_mesh_comm(t->mesh, GT_AXIS_EMBED) : NULL;
+    u.copy = !t->blocks[t->uses[param].block].local;
+    if (elsewhere && gt_comm_size(u.tie) != 2) {
         return GT_FAIL(GT_ERR_UNSUPPORTED,
                        "%s is used on several pipeline stages other than the "
                        "first and the last",
-                       p->name);
+                       name);
     }
-    return add_unit(t, p->name, &param, 1, !t->blocks[p->block].local, tie, first);
+    return add_unit(t, name, &param, 1, &u, first);
 }
 
 static gt_status add_block_units(gt_trainer *t, struct engine_block *b)
@@ -239,12 +216,12 @@ static gt_status add_block_units(gt_trainer *t, struct engine_block *b)
     int count = 0;
     gt_status st = GT_OK;
     for (int i = 0; i < b->declared.count; i++) {
-        if (!t->params[b->param[i]].shared) {
+        if (!t->uses[b->param[i]].shared) {
             own[count++] = b->param[i];
         }
     }
     if (count > 0) {
-        st = add_unit(t, b->block->name, own, count, false, NULL, b->index);
+        st = add_unit(t, b->block->name, own, count, NULL, b->index);
     }
     free(own);
     return st;
@@ -257,7 +234,7 @@ static gt_status list_units(gt_trainer *t, struct engine_block *b)
         return GT_FAIL(GT_ERR_MEMORY, "no host memory for the units of %s", b->block->name);
     }
     for (int i = 0; i < b->declared.count; i++) {
-        int unit = t->params[b->param[i]].unit;
+        int unit = t->table->param[b->param[i]].unit;
         bool known = false;
         for (int k = 0; k < b->unit_count; k++) {
             known |= b->units[k] == unit;
@@ -275,8 +252,8 @@ static gt_status list_units(gt_trainer *t, struct engine_block *b)
 /* Shared ones first, in model order, which is the same on the stages that sum their gradients. */
 gt_status gti_trainer_make_units(gt_trainer *t)
 {
-    for (int i = 0; i < t->param_count; i++) {
-        if (t->params[i].shared) {
+    for (int i = 0; i < t->table->count; i++) {
+        if (t->uses[i].shared) {
             GT_TRY(add_shared_unit(t, i));
         }
     }
@@ -287,19 +264,4 @@ gt_status gti_trainer_make_units(gt_trainer *t)
         }
     }
     return GT_OK;
-}
-
-const char *gt_trainer_param_name(const gt_trainer *t, int i, int *ndim, int64_t shape[4])
-{
-    if (i < 0 || i >= t->param_count) {
-        return NULL;
-    }
-    const gt_param *decl = &t->params[i].decl;
-    if (ndim != NULL) {
-        *ndim = decl->ndim;
-    }
-    for (int d = 0; shape != NULL && d < decl->ndim; d++) {
-        shape[d] = decl->shape[d];
-    }
-    return t->params[i].name;
 }

@@ -3,9 +3,9 @@
  * Optimizer states outside device memory: in host memory, or in a memory-mapped file.
  *
  * A device that shares the host's memory (cpu) works on the mapping itself: the kernel reads ahead
- * (the next unit is announced while one is updated) and writes back behind us, which is the double
- * buffering. Any other device gets copies of one unit's states in staging memory. The file is
- * unlinked as soon as it is open, so that nothing is left behind, whatever happens.
+ * (the next bucket is announced while one is updated) and writes back behind us, which is the
+ * double buffering. Any other device gets copies of one bucket's states in staging memory. The file
+ * is unlinked as soon as it is open, so that nothing is left behind, whatever happens.
  */
 #include "zero/state.h"
 
@@ -41,10 +41,9 @@ static gt_status open_file(gt_zero *zero, size_t bytes, int *out)
     return GT_OK;
 }
 
-gt_status gti_zero_offload_open(gt_zero *zero, size_t bytes)
+gt_status gti_zero_offload_open(gt_zero *zero, struct zero_mapping *m, size_t bytes)
 {
     int fd = -1;
-    bytes = bytes ? bytes : 1;
     if (zero->params.offload_optimizer == GT_OFFLOAD_FILE) {
         GT_TRY(open_file(zero, bytes, &fd));
     }
@@ -58,121 +57,120 @@ gt_status gti_zero_offload_open(gt_zero *zero, size_t bytes)
         return GT_FAIL(GT_ERR_MEMORY, "cannot map %zu bytes of optimizer state: %s", bytes,
                        strerror(error));
     }
-    zero->offload = map;
-    zero->offload_bytes = bytes;
+    *m = (struct zero_mapping){.data = map, .bytes = bytes};
     return GT_OK;
 }
 
-void gti_zero_offload_close(gt_zero *zero)
+void gti_zero_offload_close(struct zero_mapping *m)
 {
-    for (int i = 0; i < GTI_MAX_STATES; i++) {
-        gt_tensor_free(zero->ctx, &zero->staging[i]);
-    }
-    if (zero->offload != NULL) {
-        munmap(zero->offload, zero->offload_bytes);
-        zero->offload = NULL;
+    if (m->data != NULL) {
+        munmap(m->data, m->bytes);
+        *m = (struct zero_mapping){0};
     }
 }
 
-gt_status gti_zero_state_alloc(gt_zero *zero, gt_tensor *out, gt_dtype dtype, int64_t count)
+gt_status gti_zero_state_alloc(gt_zero *zero, struct zero_mapping *m, gt_tensor *out,
+                               gt_dtype dtype, int64_t count)
 {
-    if (zero->offload == NULL) {
+    if (m->data == NULL) {
         GT_TRY(gt_tensor_alloc(zero->ctx, out, GT_MEM_OPTIMIZER, dtype, 1, &count));
         return gt_fill(zero->ctx, out, 0.0, NULL);
     }
-    size_t at = (zero->offload_used + 63) / 64 * 64;
-    *out = gt_tensor_1d((char *)zero->offload + at, dtype, count); /* fresh mappings are zero */
-    zero->offload_used = at + gt_tensor_bytes(out);
-    GT_ASSERT(zero->offload_used <= zero->offload_bytes);
+    size_t at = (m->used + 63) / 64 * 64;
+    *out = gt_tensor_1d((char *)m->data + at, dtype, count); /* fresh mappings are zero */
+    m->used = at + gt_tensor_bytes(out);
+    GT_ASSERT(m->used <= m->bytes);
     return GT_OK;
 }
 
-static bool reachable(const gt_zero *zero)
+static bool on_host(const gt_zero *zero)
 {
-    return zero->offload == NULL || gt_context_device(zero->ctx).type == GT_DEVICE_CPU;
+    return gt_context_device(zero->ctx).type == GT_DEVICE_CPU;
 }
 
-static void advise(const gt_tensor *t, int advice)
+static bool in_file(const gt_zero *zero, const struct zero_bucket *b)
 {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t first = (uintptr_t)t->data / page * page;
-    uintptr_t end = (uintptr_t)t->data + gt_tensor_bytes(t);
-    (void)madvise((void *)first, end - first, advice);
+    return b->offload.data != NULL && zero->params.offload_optimizer == GT_OFFLOAD_FILE;
 }
 
-static void states_of(const struct zero_unit *u, bool separate_master, gt_tensor out[])
+static void read_ahead(const struct zero_bucket *b)
 {
-    out[0] = separate_master ? u->master : (gt_tensor){0};
-    out[1] = u->moment[0];
-    out[2] = u->moment[1];
+    if (b->offload.data != NULL) {
+        (void)madvise(b->offload.data, b->offload.bytes, MADV_WILLNEED);
+    }
 }
 
-/* Staging memory grows to the largest unit and is then kept. */
-static gt_status stage_in(gt_zero *zero, const gt_tensor *host, gt_tensor *staging, gt_tensor *out)
+/* Written back soon, and out of this process's memory now. */
+static void write_behind(const struct zero_bucket *b)
 {
-    if (gt_tensor_bytes(staging) < gt_tensor_bytes(host) || staging->data == NULL) {
+    (void)msync(b->offload.data, b->offload.bytes, MS_ASYNC);
+    (void)madvise(b->offload.data, b->offload.bytes, MADV_DONTNEED);
+}
+
+/* The tensors of a bucket's states that lie in its mapping; returns how many places there are. */
+static int mapped_states(const gt_zero *zero, struct zero_states *s, gt_tensor *out[])
+{
+    int n = 0;
+    if (gti_zero_separate_master(zero)) {
+        out[n++] = &s->master;
+    }
+    for (int i = 0; i < zero->elementwise; i++) {
+        out[n++] = &s->state[i];
+    }
+    return n;
+}
+
+/* Staging memory grows to the largest bucket and is then kept. */
+static gt_status stage_in(gt_zero *zero, gt_tensor *staging, gt_tensor *state)
+{
+    if (gt_tensor_bytes(staging) < gt_tensor_bytes(state) || staging->data == NULL) {
         gt_tensor_free(zero->ctx, staging);
-        int64_t bytes = (int64_t)gt_tensor_bytes(host);
+        int64_t bytes = (int64_t)gt_tensor_bytes(state);
         GT_TRY(gt_tensor_alloc(zero->ctx, staging, GT_MEM_WORKSPACE, GT_U8, 1, &bytes));
     }
-    *out = *host;
-    out->data = staging->data;
-    out->device = staging->device;
-    return gt_copy_from_host(zero->ctx, out, host->data, NULL);
+    const void *host = state->data;
+    state->data = staging->data;
+    state->device = staging->device;
+    return gt_copy_from_host(zero->ctx, state, host, NULL);
 }
 
-gt_status gti_zero_offload_begin(gt_zero *zero, struct zero_unit *u,
-                                 gt_tensor states[GTI_MAX_STATES])
+gt_status gti_zero_offload_begin(gt_zero *zero, struct zero_bucket *b, struct zero_states *out)
 {
-    bool separate = zero->params.dtype != GT_F32;
-    states_of(u, separate, states);
-    if (reachable(zero)) {
-        struct zero_unit *next = u + 1;
-        if (zero->params.offload_optimizer == GT_OFFLOAD_FILE && next < zero->units + zero->count) {
-            gt_tensor ahead[GTI_MAX_STATES];
-            states_of(next, separate, ahead);
-            for (int i = 0; i < GTI_MAX_STATES; i++) {
-                if (ahead[i].data != NULL) {
-                    advise(&ahead[i], MADV_WILLNEED);
-                }
-            }
-        }
-    } else {
-        for (int i = 0; i < GTI_MAX_STATES; i++) {
-            if (states[i].data != NULL) {
-                gt_tensor host = states[i];
-                GT_TRY(stage_in(zero, &host, &zero->staging[i], &states[i]));
-            }
-        }
+    *out = b->states;
+    if (b->offload.data == NULL) {
+        return GT_OK;
     }
-    if (!separate) {
-        states[0] = u->own;
+    if (on_host(zero)) {
+        struct zero_unit *next = b->unit + 1;
+        if (in_file(zero, b) && next < zero->units + zero->count) {
+            read_ahead(&next->bucket[GTI_TRAINED]);
+        }
+        return GT_OK;
+    }
+    gt_tensor *states[1 + GT_OPTIMIZER_STATES];
+    int n = mapped_states(zero, out, states);
+    for (int i = 0; i < n; i++) {
+        GT_TRY(stage_in(zero, &zero->staging[i], states[i]));
     }
     return GT_OK;
 }
 
-gt_status gti_zero_offload_end(gt_zero *zero, struct zero_unit *u, gt_tensor states[GTI_MAX_STATES])
+gt_status gti_zero_offload_end(gt_zero *zero, struct zero_bucket *b, struct zero_states *states)
 {
-    if (zero->offload == NULL) {
+    if (b->offload.data == NULL) {
         return GT_OK;
     }
-    gt_tensor hosts[GTI_MAX_STATES];
-    states_of(u, zero->params.dtype != GT_F32, hosts);
-    for (int i = 0; i < GTI_MAX_STATES; i++) {
-        if (hosts[i].data == NULL) {
-            continue;
+    if (on_host(zero)) {
+        if (in_file(zero, b)) {
+            write_behind(b);
         }
-        if (!reachable(zero)) {
-            GT_TRY(gt_copy_to_host(zero->ctx, hosts[i].data, &states[i], NULL));
-        } else if (zero->params.offload_optimizer == GT_OFFLOAD_FILE) {
-            size_t page = (size_t)sysconf(_SC_PAGESIZE);
-            uintptr_t first = ((uintptr_t)hosts[i].data + page - 1) / page * page;
-            uintptr_t end = ((uintptr_t)hosts[i].data + gt_tensor_bytes(&hosts[i])) / page * page;
-            if (end > first) { /* written back soon, and out of this process's memory now */
-                (void)msync((void *)first, end - first, MS_ASYNC);
-                (void)madvise((void *)first, end - first, MADV_DONTNEED);
-            }
-        }
+        return GT_OK;
+    }
+    gt_tensor *staged[1 + GT_OPTIMIZER_STATES], *hosts[1 + GT_OPTIMIZER_STATES];
+    int n = mapped_states(zero, states, staged);
+    (void)mapped_states(zero, &b->states, hosts);
+    for (int i = 0; i < n; i++) {
+        GT_TRY(gt_copy_to_host(zero->ctx, hosts[i]->data, staged[i], NULL));
     }
     return GT_OK;
 }

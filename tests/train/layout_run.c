@@ -148,6 +148,7 @@ static void one_rank(gt_comm *world, gt_context *ctx, void *user)
         gt_memory_stats before;
         gt_memory_get_stats(ctx, &before);
         make_batch(run->l, &batch, tokens, targets, &config, step, mesh);
+        out->last.struct_size = sizeof(out->last);
         TH_OK(gt_trainer_step(trainer, &batch, &out->last));
         out->loss[step] = out->last.loss;
         out->norm[step] = out->last.gradient_norm;

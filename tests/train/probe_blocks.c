@@ -13,7 +13,11 @@ typedef struct probe {
 
 static gt_status declare(gt_block *block, gt_param_list *params)
 {
-    const gt_param p = {.name = "unused", .ndim = 1, .shape = {8}, .tp_axis = GT_REPLICATED};
+    const gt_param p = {.struct_size = sizeof(p),
+                        .name = "unused",
+                        .ndim = 1,
+                        .shape = {8},
+                        .tp_axis = GT_REPLICATED};
     (void)block;
     return gt_param_add(params, &p);
 }

@@ -23,7 +23,8 @@ typedef struct twin {
 static gt_status declare_weight(gt_param_list *list, const char *name, const char *tied,
                                 bool frozen)
 {
-    return gt_param_add(list, &(gt_param){.name = name,
+    return gt_param_add(list, &(gt_param){.struct_size = sizeof(gt_param),
+                                          .name = name,
                                           .ndim = 2,
                                           .shape = {WIDTH, WIDTH},
                                           .tp_axis = GT_REPLICATED,
@@ -36,7 +37,8 @@ static gt_status declare_weight(gt_param_list *list, const char *name, const cha
 
 static gt_status declare_odd(gt_param_list *list, const char *name, int ndim, int64_t n, int64_t m)
 {
-    return gt_param_add(list, &(gt_param){.name = name,
+    return gt_param_add(list, &(gt_param){.struct_size = sizeof(gt_param),
+                                          .name = name,
                                           .ndim = ndim,
                                           .shape = {n, m},
                                           .tp_axis = GT_REPLICATED,
@@ -60,7 +62,8 @@ static gt_status declare(gt_block *block, gt_param_list *list)
         st = st == GT_OK ? declare_odd(list, "unused", 2, 4, 2) : st;
     }
     if (t->heads && st == GT_OK) {
-        st = gt_param_add(list, &(gt_param){.name = "heads",
+        st = gt_param_add(list, &(gt_param){.struct_size = sizeof(gt_param),
+                                            .name = "heads",
                                             .ndim = 2,
                                             .shape = {2, 4},
                                             .tp_axis = 0,
@@ -218,7 +221,7 @@ static void one_rank(gt_comm *world, gt_context *ctx, void *user)
     for (int step = 0; step < STEPS && st == GT_OK; step++) {
         int32_t tokens[LAYOUT_BATCH * SEQ], targets[LAYOUT_BATCH * SEQ];
         gt_batch batch;
-        gt_step_result r;
+        gt_step_result r = GT_STEP_RESULT_INIT;
         layout_batch(&batch, tokens, targets, &c, step,
                      gt_mesh_index(gt_trainer_mesh(t), GT_AXIS_DP), c.mesh.dp);
         TH_OK(gt_trainer_step(t, &batch, &r));

@@ -46,15 +46,15 @@ static void configure(gt_config *c, const golden *g, const struct run *r)
 
 static void load_initial(gt_trainer *t, const golden *g)
 {
-    int64_t shape[4];
-    int ndim;
-    const char *name;
-    for (int i = 0; (name = gt_trainer_param_name(t, i, &ndim, shape)) != NULL; i++) {
+    const gt_params *table = gt_trainer_params(t);
+    for (int i = 0; i < gt_params_count(table); i++) {
         char key[256];
-        snprintf(key, sizeof(key), "initial/%s", name);
+        gt_param_info info = GT_PARAM_INFO_INIT;
+        TH_OK(gt_params_get(table, i, &info));
+        snprintf(key, sizeof(key), "initial/%s", info.name);
         const golden_tensor *p = golden_get(g, key);
-        TH_EQUAL(p->ndim, ndim);
-        TH_OK(gt_trainer_load_param(t, name, p->f32, p->numel));
+        TH_EQUAL(p->ndim, info.ndim);
+        TH_OK(gt_trainer_load_param(t, info.name, p->f32, p->numel));
     }
 }
 
@@ -81,9 +81,12 @@ static void close_to(const char *what, double got, double want, double tolerance
 static void compare_params(gt_trainer *t, const golden *g, const char *prefix, double initial,
                            double factor, double tolerance)
 {
-    const char *name;
-    for (int i = 0; (name = gt_trainer_param_name(t, i, NULL, NULL)) != NULL; i++) {
+    const gt_params *table = gt_trainer_params(t);
+    for (int i = 0; i < gt_params_count(table); i++) {
         char key[256], first[256];
+        gt_param_info info = GT_PARAM_INFO_INIT;
+        TH_OK(gt_params_get(table, i, &info));
+        const char *name = info.name;
         snprintf(key, sizeof(key), "%s/%s", prefix, name);
         snprintf(first, sizeof(first), "initial/%s", name);
         const golden_tensor *want = golden_get(g, key), *start = golden_get(g, first);
@@ -118,7 +121,7 @@ static void train(gt_comm *world, gt_context *ctx, void *user)
     gt_trainer *t = make(world, ctx, model, &config, g);
     int rank = gt_mesh_index(gt_trainer_mesh(t), GT_AXIS_DP);
     for (int step = 0; step < STEPS; step++) {
-        gt_step_result result;
+        gt_step_result result = GT_STEP_RESULT_INIT;
         gt_batch batch = batch_of(g, step, rank, r->dp);
         TH_OK(gt_trainer_step(t, &batch, &result));
         double loss = golden_get(g, "losses")->f64[step], norm = golden_get(g, "norms")->f64[step];

@@ -144,7 +144,7 @@ static void train(struct random_case *r, gt_trainer *t, bool keep)
     double evaluation;
     int32_t sampled[3], prompt[1] = {0};
     gt_batch b;
-    gt_step_result result;
+    gt_step_result result = GT_STEP_RESULT_INIT;
     for (int step = 0; step < STEPS; step++) {
         fill_batch(&b, tokens, targets, c, step, dp_rank, c->mesh.dp);
         TH_OK(gt_trainer_step(t, &b, &result));

@@ -90,7 +90,7 @@ static void one_rank(gt_comm *world, gt_context *ctx, void *user)
     gt_trainer *trainer = NULL;
     int32_t tokens[LAYOUT_BATCH * 8], targets[LAYOUT_BATCH * 8];
     gt_batch batch;
-    gt_step_result result;
+    gt_step_result result = GT_STEP_RESULT_INIT;
     gt_memory_stats before, after;
     layout_config(&config, l);
     TH_OK(gt_model_create(&model));

@@ -107,7 +107,7 @@ static void no_tokens(gt_comm *world, gt_context *ctx, void *user)
 {
     struct bench b;
     const layout l = {.dp = gt_comm_size(world), .micro = 1, .no_dropout = true};
-    gt_step_result first, r;
+    gt_step_result first = GT_STEP_RESULT_INIT, r = GT_STEP_RESULT_INIT;
     TH_OK(open_bench(&b, world, ctx, &l));
     load_batch(&b, 0);
     for (int i = 0; i < LAYOUT_BATCH * 8; i++) {
@@ -133,7 +133,7 @@ static void seeds(gt_comm *world, gt_context *ctx, void *user)
     const uint64_t seed[3] = {7, 8, 7};
     for (int i = 0; i < 3; i++) {
         struct bench b;
-        gt_step_result r;
+        gt_step_result r = GT_STEP_RESULT_INIT;
         const layout l = {.dp = gt_comm_size(world), .micro = 1, .no_dropout = true};
         memset(&b, 0, sizeof(b));
         layout_config(&b.config, &l);
@@ -159,7 +159,7 @@ static void short_batch(gt_comm *world, gt_context *ctx, void *user)
     struct bench b;
     int size = gt_comm_size(world);
     const layout l = {.dp = size, .micro = 2, .no_dropout = true};
-    gt_step_result r;
+    gt_step_result r = GT_STEP_RESULT_INIT;
     TH_OK(open_bench(&b, world, ctx, &l));
     load_batch(&b, 0);
     int64_t each = LAYOUT_BATCH / size, first = each * gt_comm_rank(world);
@@ -192,7 +192,7 @@ static void optimizer_losses(gt_comm *world, gt_context *ctx, const gt_optimizer
     b.rank = gt_comm_rank(world);
     b.size = gt_comm_size(world);
     for (int step = 0; step < 3; step++) {
-        gt_step_result r;
+        gt_step_result r = GT_STEP_RESULT_INIT;
         load_batch(&b, step);
         TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));
         TH_EQUAL(r.outcome, GT_STEP_APPLIED);
@@ -260,7 +260,7 @@ static void overflow(gt_comm *world, gt_context *ctx, void *user)
     TH_OK(gt_trainer_create(&b.trainer, ctx, world, b.model, &b.config));
     b.rank = gt_comm_rank(world);
     b.size = gt_comm_size(world);
-    gt_step_result r;
+    gt_step_result r = GT_STEP_RESULT_INIT;
     int skipped = 0;
     double scale = 4294967296.0;
     for (int step = 0; step < 40; step++) {
@@ -297,7 +297,7 @@ static void one_rank_nan(gt_comm *world, gt_context *ctx, void *user)
         bias[5] = NAN;
     }
     TH_OK(gt_trainer_load_param(b.trainer, "head.norm.bias", bias, 32));
-    gt_step_result r;
+    gt_step_result r = GT_STEP_RESULT_INIT;
     load_batch(&b, 0);
     TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));
     TH_EQUAL(r.outcome, GT_STEP_SKIPPED_NONFINITE);
@@ -451,7 +451,7 @@ static void memory_limit(gt_comm *world, gt_context *ctx, void *user)
         TH_EQUAL(st, GT_ERR_MEMORY);
         TH_TRUE(strstr(gt_last_error(), "limit") != NULL);
     } else {
-        gt_step_result r;
+        gt_step_result r = GT_STEP_RESULT_INIT;
         TH_EQUAL(st, GT_OK);
         load_batch(&b, 0);
         TH_OK(gt_trainer_step(b.trainer, &b.batch, &r));

@@ -30,7 +30,7 @@ static double one_step(gt_trainer *t, const layout *l, int step)
     int32_t tokens[LAYOUT_BATCH * 8], targets[LAYOUT_BATCH * 8];
     gt_config c;
     gt_batch batch;
-    gt_step_result r;
+    gt_step_result r = GT_STEP_RESULT_INIT;
     layout_config(&c, l);
     layout_batch(&batch, tokens, targets, &c, step, gt_mesh_index(gt_trainer_mesh(t), GT_AXIS_DP),
                  c.mesh.dp);

@@ -28,27 +28,47 @@ static gt_zero_params params_of(int stage, gt_dtype dtype)
 
 enum { SETS = 1 }; /* the tensor of each unit whose gradient is set, not added to */
 
+/* Parameter 3u + t of the table is tensor t of unit u. */
+static int number(int u, int t)
+{
+    return 3 * u + t;
+}
+
+static gt_params *make_table(void)
+{
+    gt_params *table = NULL;
+    TH_OK(gt_params_create(&table, NULL));
+    for (int u = 0; u < UNITS; u++) {
+        char unit[16];
+        snprintf(unit, sizeof(unit), "unit%d", u);
+        TH_OK(gt_params_add_unit(table, unit, NULL, NULL));
+        for (int i = 0; i < 3; i++) {
+            char name[16];
+            snprintf(name, sizeof(name), "u%d.t%d", u, i);
+            gt_param p = GT_PARAM_INIT;
+            p.name = name;
+            p.ndim = 1;
+            p.shape[0] = lengths[u][i];
+            p.sets_gradient = i == SETS;
+            TH_OK(gt_params_add(table, u, &p, NULL));
+        }
+    }
+    return table;
+}
+
 static gt_zero *make(gt_comm *world, gt_context *ctx, const gt_zero_params *p)
 {
     gt_zero *z = NULL;
-    TH_OK(gt_zero_create(&z, ctx, world, p));
-    for (int u = 0; u < UNITS; u++) {
-        gt_zero_tensor t[3];
-        char names[3][16], unit[16];
-        snprintf(unit, sizeof(unit), "unit%d", u);
-        for (int i = 0; i < 3; i++) {
-            snprintf(names[i], sizeof(names[i]), "u%d.t%d", u, i);
-            t[i] = (gt_zero_tensor){.name = names[i],
-                                    .numel = lengths[u][i],
-                                    .lr_scale = 1.0f,
-                                    .decay_scale = 1.0f,
-                                    .sets_gradient = i == SETS,
-                                    .norm_weight = 1.0};
-        }
-        TH_OK(gt_zero_add_unit(z, unit, 3, t, NULL, NULL));
-    }
+    TH_OK(gt_zero_create(&z, ctx, world, make_table(), p));
     TH_OK(gt_zero_allocate(z));
     return z;
+}
+
+static void destroy(gt_zero **z)
+{
+    gt_params *table = (*z)->table;
+    gt_zero_destroy(z);
+    gt_params_destroy(&table);
 }
 
 static float value(int u, int t, int64_t i)
@@ -64,7 +84,7 @@ static void load(gt_zero *z)
             for (int64_t i = 0; i < lengths[u][t]; i++) {
                 host[i] = value(u, t, i);
             }
-            TH_OK(gt_zero_load_param(z, u, t, host));
+            TH_OK(gt_zero_load_param(z, number(u, t), host));
         }
     }
     TH_OK(gt_zero_publish(z));
@@ -133,7 +153,7 @@ static void gathers(gt_comm *world, gt_context *ctx, void *user)
                 TH_OK(gt_zero_gather(z, u));
                 for (int t = 0; t < 3; t++) {
                     gt_tensor view;
-                    TH_OK(gt_zero_param(z, u, t, &view));
+                    TH_OK(gt_zero_param(z, number(u, t), &view));
                     expect_tensor(&view, ctx, u, t);
                 }
                 TH_OK(gt_zero_release(z, u));
@@ -142,13 +162,13 @@ static void gathers(gt_comm *world, gt_context *ctx, void *user)
         for (int u = 0; u < UNITS; u++) {
             for (int t = 0; t < 3; t++) {
                 float host[256];
-                TH_OK(gt_zero_read_param(z, u, t, host));
+                TH_OK(gt_zero_read_param(z, number(u, t), host));
                 for (int64_t i = 0; i < lengths[u][t]; i++) {
                     TH_TRUE(host[i] == value(u, t, i));
                 }
             }
         }
-        gt_zero_destroy(&z);
+        destroy(&z);
     }
     (void)user;
 }
@@ -160,13 +180,13 @@ static void add_gradient(gt_zero *z, gt_context *ctx, int u, int rank, double fa
     for (int t = 0; t < 3; t++) {
         gt_tensor g, ones;
         bool unset;
-        TH_OK(gt_zero_grad_unset(z, u, t, &g, &unset));
+        TH_OK(gt_zero_grad_unset(z, number(u, t), &g, &unset));
         TH_TRUE(!unset || t == SETS);
         int64_t n = gt_tensor_numel(&g);
         float one = (float)(factor * (rank + 1) * (t + 1));
         if (unset) {
             TH_OK(gt_fill(ctx, &g, one, NULL));
-            TH_OK(gt_zero_grad_unset(z, u, t, &g, &unset));
+            TH_OK(gt_zero_grad_unset(z, number(u, t), &g, &unset));
             TH_TRUE(!unset); /* once */
             continue;
         }
@@ -227,14 +247,14 @@ static void steps(gt_comm *world, gt_context *ctx, void *user)
         for (int u = 0; u < UNITS; u++) {
             for (int t = 0; t < 3; t++) {
                 float host[256];
-                TH_OK(gt_zero_read_param(z, u, t, host));
+                TH_OK(gt_zero_read_param(z, number(u, t), host));
                 for (int64_t i = 0; i < lengths[u][t]; i++) {
                     float step = host[i] - value(u, t, i);
                     TH_TRUE(fabsf(step + 1e-3f) < 4e-5f); /* first Adam step: -lr */
                 }
             }
         }
-        gt_zero_destroy(&z);
+        destroy(&z);
     }
     (void)user;
 }
@@ -251,11 +271,11 @@ static void uneven_use(gt_comm *world, gt_context *ctx, void *user)
         TH_OK(gt_zero_finish(z));
         float host[256];
         for (int u = 0; u < UNITS; u++) {
-            TH_OK(gt_zero_read_grad(z, u, 0, host));
+            TH_OK(gt_zero_read_grad(z, number(u, 0), host));
             int users = u > 1 ? 0 : gt_comm_size(world) / 2 + (u == 0 && gt_comm_size(world) % 2);
             TH_TRUE(host[0] == (float)users * (u ? 6.0f : 2.0f));
         }
-        gt_zero_destroy(&z);
+        destroy(&z);
     }
     (void)user;
 }
@@ -276,7 +296,7 @@ static void divergent_order(gt_comm *world, gt_context *ctx, void *user)
     } else {
         TH_OK(gt_zero_finish(z));
     }
-    gt_zero_destroy(&z);
+    destroy(&z);
     (void)user;
 }
 
@@ -297,7 +317,7 @@ static void memory(gt_comm *world, gt_context *ctx, void *user)
         int64_t element = (int64_t)gt_dtype_size(p.dtype), padded = 0;
         int P = gt_comm_size(world);
         for (int u = 0; u < UNITS; u++) {
-            padded += z->units[u].shard;
+            padded += z->units[u].bucket[GTI_TRAINED].flat->shard;
         }
         if (p.stage == 3 && p.persistence_threshold == 0 && P > 1) {
             int64_t pieces =
@@ -306,7 +326,7 @@ static void memory(gt_comm *world, gt_context *ctx, void *user)
         }
         int64_t state = p.dtype == GT_F32 ? 8 : p.optimizer.master_remainder ? 10 : 12;
         TH_EQUAL(f.optimizer, padded * state * (p.stage == 0 ? P : 1));
-        gt_zero_destroy(&z);
+        destroy(&z);
     }
     (void)user;
 }
@@ -317,10 +337,10 @@ static void nonfinite(gt_comm *world, gt_context *ctx, void *user)
     gt_zero *z = make(world, ctx, &p);
     gt_tensor g;
     bool unset;
-    TH_OK(gt_zero_grad_unset(z, 0, SETS, &g, &unset));
+    TH_OK(gt_zero_grad_unset(z, number(0, SETS), &g, &unset));
     TH_TRUE(unset);
     TH_OK(gt_fill(ctx, &g, 0.0, NULL));
-    TH_OK(gt_zero_grad(z, 1, SETS, &g)); /* clears it */
+    TH_OK(gt_zero_grad(z, number(1, SETS), &g)); /* clears it */
     if (gt_comm_rank(world) == gt_comm_size(world) - 1) {
         TH_OK(gt_fill(ctx, &g, INFINITY, NULL));
     }
@@ -330,7 +350,7 @@ static void nonfinite(gt_comm *world, gt_context *ctx, void *user)
     TH_OK(gt_zero_find_nonfinite(z, name, sizeof(name)));
     TH_TRUE(name[0] == '\0' || strcmp(name, "u1.t1") == 0);
     TH_OK(gt_zero_discard(z));
-    gt_zero_destroy(&z);
+    destroy(&z);
     (void)user;
 }
 
@@ -338,26 +358,28 @@ static void bad_calls(gt_comm *world, gt_context *ctx, void *user)
 {
     gt_zero *z = NULL;
     gt_zero_params p = params_of(4, GT_F32);
-    TH_FAILS(gt_zero_create(&z, ctx, world, &p), GT_ERR_ARGUMENT, "stage 4");
+    gt_params *table = make_table();
+    TH_FAILS(gt_zero_create(&z, ctx, world, table, &p), GT_ERR_ARGUMENT, "stage 4");
     p = params_of(1, GT_I32);
-    TH_FAILS(gt_zero_create(&z, ctx, world, &p), GT_ERR_DTYPE, "i32");
+    TH_FAILS(gt_zero_create(&z, ctx, world, table, &p), GT_ERR_DTYPE, "i32");
     p = params_of(1, GT_BF16);
     p.optimizer.master_remainder = true;
     p.optimizer.type = GT_LION;
-    TH_FAILS(gt_zero_create(&z, ctx, world, &p), GT_ERR_UNSUPPORTED, "Adam and AdamW");
+    TH_FAILS(gt_zero_create(&z, ctx, world, table, &p), GT_ERR_UNSUPPORTED, "Adam and AdamW");
     bool guilty = gt_comm_rank(world) == gt_comm_size(world) - 1;
     p = params_of(3, GT_F32);
-    TH_FAILS(gt_zero_create(&z, ctx, world, guilty ? NULL : &p),
-             guilty ? GT_ERR_ARGUMENT : GT_ERR_PEER, "needs out, ctx and params");
+    TH_FAILS(gt_zero_create(&z, ctx, world, table, guilty ? NULL : &p),
+             guilty ? GT_ERR_ARGUMENT : GT_ERR_PEER, "needs out, ctx, table and params");
+    gt_params_destroy(&table);
     z = make(world, ctx, &p);
     gt_tensor t;
     TH_FAILS(gt_zero_gather(z, 7), GT_ERR_ARGUMENT, "unit 7");
     TH_FAILS(gt_zero_release(z, 0), GT_ERR_STATE, "unit0");
     TH_FAILS(gt_zero_update(z, 1e-3, 1.0, 1), GT_ERR_STATE, "gt_zero_finish");
     if (gt_comm_size(world) > 1) {
-        TH_FAILS(gt_zero_param(z, 0, 0, &t), GT_ERR_STATE, "not gathered");
+        TH_FAILS(gt_zero_param(z, number(0, 0), &t), GT_ERR_STATE, "not gathered");
     }
-    gt_zero_destroy(&z);
+    destroy(&z);
     (void)user;
 }
 

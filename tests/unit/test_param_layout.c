@@ -11,7 +11,8 @@
 
 static gt_param qkv(int64_t heads, int64_t kv_heads, int64_t d, int64_t c)
 {
-    return (gt_param){.name = "attn.qkv.weight",
+    return (gt_param){.struct_size = sizeof(gt_param),
+                      .name = "attn.qkv.weight",
                       .ndim = 2,
                       .shape = {(heads + 2 * kv_heads) * d, c},
                       .tp_axis = 0,
@@ -59,7 +60,11 @@ static void pieces_cover_the_axis(void **state)
             gt_param p = qkv(heads[i][0], heads[i][1], 7, 5);
             assert_int_equal(gti_param_check(&p), GT_OK);
             check_cover(&p, tp);
-            gt_param plain = {.name = "w", .ndim = 2, .shape = {heads[i][0], 3}, .tp_axis = 0};
+            gt_param plain = {.struct_size = sizeof(gt_param),
+                              .name = "w",
+                              .ndim = 2,
+                              .shape = {heads[i][0], 3},
+                              .tp_axis = 0};
             check_cover(&plain, tp);
         }
     }
@@ -92,7 +97,11 @@ static void qkv_gives_each_rank_its_heads(void **state)
 static void plain_cut_is_uneven_and_may_be_empty(void **state)
 {
     (void)state;
-    gt_param p = {.name = "embed.tokens", .ndim = 2, .shape = {257, 8}, .tp_axis = 0};
+    gt_param p = {.struct_size = sizeof(p),
+                  .name = "embed.tokens",
+                  .ndim = 2,
+                  .shape = {257, 8},
+                  .tp_axis = 0};
     gti_param_piece piece[GT_MAX_SECTIONS];
     gti_param_pieces(&p, 3, 0, piece);
     assert_int_equal(piece[0].count, 86);
@@ -102,11 +111,16 @@ static void plain_cut_is_uneven_and_may_be_empty(void **state)
     p.shape[0] = 2;
     gti_param_pieces(&p, 3, 2, piece);
     assert_int_equal(piece[0].count, 0);
-    gt_param down = {.name = "down", .ndim = 2, .shape = {6, 10}, .tp_axis = 1};
+    gt_param down = {
+        .struct_size = sizeof(gt_param), .name = "down", .ndim = 2, .shape = {6, 10}, .tp_axis = 1};
     assert_int_equal(gti_param_outer(&down), 6);
     assert_int_equal(gti_param_inner(&down), 1);
     assert_int_equal(gti_param_local_numel(&down, 4, 3), 12);
-    gt_param norm = {.name = "norm", .ndim = 1, .shape = {10}, .tp_axis = GT_REPLICATED};
+    gt_param norm = {.struct_size = sizeof(gt_param),
+                     .name = "norm",
+                     .ndim = 1,
+                     .shape = {10},
+                     .tp_axis = GT_REPLICATED};
     gti_param_pieces(&norm, 4, 3, piece);
     assert_int_equal(piece[0].count, 10);
     assert_int_equal(piece[0].replicas, 4);
@@ -128,7 +142,10 @@ static void check_names_what_is_wrong(void **state)
     assert_int_equal(gti_param_check(&p), GT_ERR_ARGUMENT);
     p.name = "";
     assert_int_equal(gti_param_check(&p), GT_ERR_ARGUMENT);
-    gt_param huge = {.name = "w", .ndim = 2, .shape = {INT64_C(1) << 40, INT64_C(1) << 40}};
+    gt_param huge = {.struct_size = sizeof(gt_param),
+                     .name = "w",
+                     .ndim = 2,
+                     .shape = {INT64_C(1) << 40, INT64_C(1) << 40}};
     assert_int_equal(gti_param_check(&huge), GT_ERR_SHAPE);
     assert_non_null(strstr(gt_last_error(), "w has more than 2^52 elements"));
     huge.shape[1] = 0;
